@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A queue that was authenticated once remains so while it authenticates again, and also if that
-//! fails: see [`ControllerAuth::is_authenticated`].
+//! fails: see [`ControllerAuth::is_authenticated`]. So does one that need not authenticate itself:
+//! see [`ControllerAuth::optional`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,14 +31,31 @@ use crate::{Work, WorkError, WorkResult};
 /// What a host has to prove, and how.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The keys of the host: one, or two while it gets a new one.
+    /// The keys of the host, the current one first: one, or two while it gets a new one. None: the
+    /// host cannot authenticate itself.
     pub keys: Vec<Arc<Key>>,
+    /// Whether the current key is not known, so that the first one is the old one.
+    pub first_is_old: bool,
     /// The key of the controller, for hosts that require it.
     pub controller_key: Option<Arc<Key>>,
     /// Hash functions that may be used, the preferred first.
     pub hashes: Vec<HashId>,
     /// Groups that may be used, the preferred first.
     pub groups: Vec<GroupId>,
+}
+
+impl Policy {
+    /// The current key of the host, if it is known.
+    #[must_use]
+    pub fn current(&self) -> Option<&Arc<Key>> {
+        self.keys.first().filter(|_| !self.first_is_old)
+    }
+
+    /// The key that is being replaced, if there is one.
+    #[must_use]
+    pub fn old(&self) -> Option<&Arc<Key>> {
+        self.keys.get(usize::from(!self.first_is_old))
+    }
 }
 
 /// What the controller waits for.
@@ -128,6 +146,21 @@ impl AuthFailure {
     }
 }
 
+/// What a host proved by a transaction that succeeded.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    /// Its key.
+    pub key: Arc<Key>,
+    /// Index of the key in [`Policy::keys`] when the transaction began.
+    pub index: usize,
+    /// The hash function of the responses.
+    pub hash: HashId,
+    /// The group of the key exchange.
+    pub group: GroupId,
+    /// Whether the controller proved its key, too.
+    pub is_mutual: bool,
+}
+
 /// The controller's side of authentication on one queue.
 #[derive(Debug)]
 pub struct ControllerAuth {
@@ -138,9 +171,13 @@ pub struct ControllerAuth {
     timeout: Duration,
     state: State,
     deadline: Option<Duration>,
+    /// Whether the queue may be used only after a transaction succeeded.
+    is_required: bool,
     is_authenticated: bool,
     /// Index of the key that the host proved last.
     proved: Option<usize>,
+    /// Of the last transaction that succeeded, until it is taken.
+    proof: Option<Proof>,
     /// Counts transactions.
     number: u64,
 }
@@ -148,17 +185,18 @@ pub struct ControllerAuth {
 #[derive(Debug)]
 enum State {
     Idle,
-    Choosing(Transaction),
+    Choosing(Chosen),
     Challenge(Box<Challenged>),
     AwaitReply(Box<Challenged>),
-    Verifying(Transaction),
+    Verifying(Chosen),
     Success {
         t_id: u16,
-        hash: HashId,
+        proof: Proof,
         response: Option<Vec<u8>>,
     },
     AwaitSuccess2 {
         t_id: u16,
+        proof: Proof,
     },
     Failure {
         t_id: u16,
@@ -168,23 +206,32 @@ enum State {
     Failed,
 }
 
-struct Challenged {
+/// A transaction with the keys of its beginning.
+#[derive(Debug)]
+struct Chosen {
     transaction: Transaction,
+    policy: Arc<Policy>,
+}
+
+struct Challenged {
+    chosen: Chosen,
     own: OwnChallenge,
 }
 
 impl std::fmt::Debug for Challenged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.transaction.fmt(f)
+        self.chosen.fmt(f)
     }
 }
 
-/// The timeout of a step if the controller has no Keep Alive Timeout (NVMe Base 2.0, 8.13.5.2).
-const NO_KEEP_ALIVE: Duration = Duration::from_secs(120);
+/// The timeout of a step if the controller has no Keep Alive Timeout (NVMe Base 2.0, 8.13.5.2), and
+/// the longest one: a host chooses its Keep Alive Timeout, which may be weeks.
+const MAX_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl ControllerAuth {
     /// A queue of that host that has to authenticate itself from `now` on. `keep_alive` is the Keep
-    /// Alive Timeout of its controller, zero for none.
+    /// Alive Timeout of its controller, zero for none. A step may take that long, but at most two
+    /// minutes.
     #[must_use]
     pub fn new(
         hostnqn: Nqn,
@@ -194,8 +241,8 @@ impl ControllerAuth {
         now: Duration,
     ) -> Self {
         let timeout = match keep_alive {
-            Duration::ZERO => NO_KEEP_ALIVE,
-            keep_alive => keep_alive,
+            Duration::ZERO => MAX_TIMEOUT,
+            keep_alive => keep_alive.min(MAX_TIMEOUT),
         };
         Self {
             hostnqn,
@@ -204,9 +251,23 @@ impl ControllerAuth {
             timeout,
             state: State::Idle,
             deadline: now.checked_add(timeout),
+            is_required: true,
             is_authenticated: false,
             proved: None,
+            proof: None,
             number: 0,
+        }
+    }
+
+    /// A queue of that host that is used already. The host may authenticate itself, and a failure
+    /// does not end the queue.
+    #[must_use]
+    pub fn optional(hostnqn: Nqn, subnqn: Nqn, policy: Arc<Policy>, keep_alive: Duration) -> Self {
+        let required = Self::new(hostnqn, subnqn, policy, keep_alive, Duration::ZERO);
+        Self {
+            is_required: false,
+            deadline: None,
+            ..required
         }
     }
 
@@ -223,7 +284,12 @@ impl ControllerAuth {
         self.proved
     }
 
-    /// Uses other keys from the next transaction on.
+    /// What the host proved by a transaction that has succeeded since the last call.
+    pub fn take_proof(&mut self) -> Option<Proof> {
+        self.proof.take()
+    }
+
+    /// Uses other keys, hash functions and groups from the next transaction on.
     pub fn set_policy(&mut self, policy: Arc<Policy>) {
         self.policy = policy;
     }
@@ -232,11 +298,17 @@ impl ControllerAuth {
     #[must_use]
     pub fn expected(&self) -> Expected {
         match self.state {
-            State::Idle if self.is_authenticated => Expected::Nothing,
+            State::Idle if self.may_continue() => Expected::Nothing,
             State::Choosing(_) | State::Verifying(_) => Expected::Work,
             State::Failed => Expected::Close,
             _ => Expected::Host,
         }
+    }
+
+    /// Whether the transaction has failed, and the host has not fetched that yet or cannot.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        matches!(self.state, State::Failure { .. } | State::Failed)
     }
 
     /// When [`expire`](Self::expire) is to be called.
@@ -245,33 +317,47 @@ impl ControllerAuth {
         self.deadline
     }
 
-    /// Fails the transaction if the host is too slow. Returns why, if so.
+    /// Ends the transaction if the host is too slow. Returns why it failed, unless it had failed
+    /// before and only the message about it was not fetched.
     pub fn expire(&mut self, now: Duration) -> Option<AuthFailure> {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return None;
         }
+        let failure = match &self.state {
+            State::Choosing(_) | State::Verifying(_) => {
+                Some(WorkError::NotRun("no result within two minutes").into())
+            }
+            State::Failure { .. } => None,
+            _ => Some(AuthFailure::Timeout(self.timeout)),
+        };
         self.ended();
-        Some(AuthFailure::Timeout(self.timeout))
+        failure
     }
 
     /// A message that the host sent. Returns a computation to run, whose result goes to
-    /// [`finish`](Self::finish).
+    /// [`finish`](Self::finish). After a failure, messages are ignored until the host has fetched
+    /// it; they do not extend its time.
     ///
     /// # Errors
     /// [`AuthFailure`], for the log. The command itself succeeds: the host fetches the failure.
     pub fn send(&mut self, now: Duration, bytes: &[u8]) -> Result<Option<Work>, AuthFailure> {
+        if self.has_failed() {
+            return Ok(None);
+        }
         let t_id = Message::t_id(bytes).unwrap_or_default();
         let handled = match Message::parse(bytes) {
             Ok(message) => self.handle(&message),
             Err(error) => Err(AuthFailure::Malformed(error.explanation())),
         };
-        self.deadline = now.checked_add(self.timeout);
         if let Err(failure) = &handled {
             self.fail(t_id, failure);
         }
-        if matches!(self.state, State::Idle) {
-            self.deadline = None;
-        }
+        self.deadline = match self.state {
+            State::Idle | State::Failed => None,
+            // The host waits, and is not at fault.
+            State::Choosing(_) | State::Verifying(_) => now.checked_add(MAX_TIMEOUT),
+            _ => now.checked_add(self.timeout),
+        };
         handled
     }
 
@@ -286,28 +372,29 @@ impl ControllerAuth {
         self.deadline = now.checked_add(self.timeout);
         match (
             std::mem::replace(&mut self.state, State::Failed),
-            result.done,
+            *result.done,
         ) {
-            (State::Choosing(transaction), Ok(Done::Challenge(own))) => {
-                self.state = State::Challenge(Box::new(Challenged { transaction, own }));
+            (State::Choosing(chosen), Ok(Done::Challenge(own))) => {
+                self.state = State::Challenge(Box::new(Challenged { chosen, own }));
                 Ok(())
             }
-            (State::Verifying(transaction), Ok(Done::Verified { key, response })) => {
-                self.proved = Some(key);
+            (State::Verifying(chosen), Ok(Done::Verified { key, response }))
+                if let Some(proof) = chosen.proof(key, response.is_some()) =>
+            {
                 self.state = State::Success {
-                    t_id: transaction.t_id,
-                    hash: transaction.hash,
+                    t_id: chosen.transaction.t_id,
+                    proof,
                     response: response.map(|response| response.as_bytes().to_vec()),
                 };
                 Ok(())
             }
-            (State::Choosing(transaction) | State::Verifying(transaction), result) => {
+            (State::Choosing(chosen) | State::Verifying(chosen), result) => {
                 let failure = match result {
                     Err(WorkError::WrongResponse) => AuthFailure::WrongResponse,
                     Err(error) => error.into(),
                     Ok(_) => WorkError::NotRun("the result of another computation").into(),
                 };
-                self.fail(transaction.t_id, &failure);
+                self.fail(chosen.transaction.t_id, &failure);
                 Err(failure)
             }
             // `expected` excludes them.
@@ -328,10 +415,10 @@ impl ControllerAuth {
             State::Challenge(one) => one.message().write(buf),
             State::Success {
                 t_id,
-                hash,
+                proof,
                 response,
             } => {
-                let hash_len = hash.hash_len().unwrap_or_default();
+                let hash_len = proof.hash.hash_len().unwrap_or_default();
                 let message = Success1 {
                     t_id: *t_id,
                     hash_len: u8::try_from(hash_len).unwrap_or_default(),
@@ -356,24 +443,31 @@ impl ControllerAuth {
             State::Challenge(one) => self.state = State::AwaitReply(one),
             State::Success {
                 t_id,
+                proof,
                 response: Some(_),
-                ..
-            } => self.state = State::AwaitSuccess2 { t_id },
-            State::Success { .. } => self.authenticated(),
+            } => self.state = State::AwaitSuccess2 { t_id, proof },
+            State::Success { proof, .. } => self.authenticated(proof),
             _ => self.ended(),
         }
         Received::Message(len)
     }
 
-    fn authenticated(&mut self) {
+    fn authenticated(&mut self, proof: Proof) {
         self.is_authenticated = true;
+        self.proved = Some(proof.index);
+        self.proof = Some(proof);
         self.ended();
+    }
+
+    /// Whether the queue may be used, whatever becomes of a transaction.
+    fn may_continue(&self) -> bool {
+        self.is_authenticated || !self.is_required
     }
 
     /// The transaction has ended. A queue that was authenticated before goes on.
     fn ended(&mut self) {
         self.deadline = None;
-        self.state = match self.is_authenticated {
+        self.state = match self.may_continue() {
             true => State::Idle,
             false => State::Failed,
         };
@@ -393,12 +487,20 @@ impl ControllerAuth {
     fn handle(&mut self, message: &Message<'_>) -> Result<Option<Work>, AuthFailure> {
         match (std::mem::replace(&mut self.state, State::Failed), message) {
             (State::Idle, Message::Negotiate(negotiate)) => self.negotiate(negotiate).map(Some),
+            // The host has lost a message of its transaction, and begins another one.
+            (
+                State::Challenge(_)
+                | State::AwaitReply(_)
+                | State::Success { .. }
+                | State::AwaitSuccess2 { .. },
+                Message::Negotiate(negotiate),
+            ) if self.may_continue() => self.negotiate(negotiate).map(Some),
             (State::AwaitReply(one), Message::Reply(reply)) => self.reply(*one, reply).map(Some),
-            (State::AwaitSuccess2 { t_id }, Message::Success2(success)) => {
+            (State::AwaitSuccess2 { t_id, proof }, Message::Success2(success)) => {
                 if success.t_id != t_id {
                     return Err(wrong(message.name(), "T_ID is of another transaction"));
                 }
-                self.authenticated();
+                self.authenticated(proof);
                 Ok(None)
             }
             (
@@ -421,29 +523,39 @@ impl ControllerAuth {
         if !offer.is_offered {
             return Err(AuthFailure::NotUsable("protocol"));
         }
+        if self.policy.keys.is_empty() {
+            return Err(AuthFailure::NoKey);
+        }
         let mut hashes = self.policy.hashes.iter();
         let hash = hashes.find(|hash| offer.hashes.contains(hash));
         let mut groups = self.policy.groups.iter();
         let group = groups.find(|group| offer.groups.contains(group));
         let hash = *hash.ok_or(AuthFailure::NotUsable("hash function"))?;
         let group = *group.ok_or(AuthFailure::NotUsable("DH group"))?;
-        if self.policy.keys.is_empty() {
-            return Err(AuthFailure::NoKey);
-        }
         self.number = self.number.wrapping_add(1);
-        self.state = State::Choosing(Transaction {
+        let transaction = Transaction {
             hash,
             group,
             t_id: offer.t_id,
             hostnqn: self.hostnqn,
             subnqn: self.subnqn,
+        };
+        let policy = Arc::clone(&self.policy);
+        self.state = State::Choosing(Chosen {
+            transaction,
+            policy,
         });
         Ok(self.work(Kind::Challenge { hash, group }))
     }
 
     fn reply(&mut self, one: Challenged, reply: &Reply<'_>) -> Result<Work, AuthFailure> {
         const REPLY: &str = "DH-HMAC-CHAP_Reply";
-        let Challenged { transaction, own } = one;
+        let Challenged { chosen, own } = one;
+        let Chosen {
+            transaction,
+            policy,
+        } = &chosen;
+        let transaction = *transaction;
         if reply.t_id != transaction.t_id {
             return Err(wrong(REPLY, "T_ID is of another transaction"));
         }
@@ -458,7 +570,7 @@ impl ControllerAuth {
             None => None,
             Some(_) if reply.seqnum == 0 => return Err(wrong(REPLY, "SEQNUM is 0")),
             Some(value) => {
-                let key = self.policy.controller_key.clone();
+                let key = policy.controller_key.clone();
                 let challenge = PeerChallenge {
                     value: value.to_vec(),
                     seqnum: reply.seqnum,
@@ -466,10 +578,11 @@ impl ControllerAuth {
                 Some((challenge, key.ok_or(AuthFailure::NoControllerKey)?))
             }
         };
-        self.state = State::Verifying(transaction);
+        let keys = policy.keys.clone();
+        self.state = State::Verifying(chosen);
         Ok(self.work(Kind::Verify(Verify {
             transaction,
-            keys: self.policy.keys.clone(),
+            keys,
             own,
             response: reply.response.to_vec(),
             public: reply.public.to_vec(),
@@ -485,13 +598,27 @@ impl ControllerAuth {
     }
 }
 
+impl Chosen {
+    /// The host proved this key of the policy.
+    fn proof(&self, index: usize, is_mutual: bool) -> Option<Proof> {
+        Some(Proof {
+            key: Arc::clone(self.policy.keys.get(index)?),
+            index,
+            hash: self.transaction.hash,
+            group: self.transaction.group,
+            is_mutual,
+        })
+    }
+}
+
 impl Challenged {
     fn message(&self) -> Challenge<'_> {
         let exchange = self.own.exchange.as_ref();
+        let transaction = &self.chosen.transaction;
         Challenge {
-            t_id: self.transaction.t_id,
-            hash: self.transaction.hash,
-            group: self.transaction.group,
+            t_id: transaction.t_id,
+            hash: transaction.hash,
+            group: transaction.group,
             seqnum: self.own.seqnum,
             challenge: &self.own.value,
             public: exchange.map_or(&[], |exchange| exchange.public()),

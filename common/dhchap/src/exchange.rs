@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::primes::{Ffdhe2048, Ffdhe3072, Ffdhe4096, Ffdhe6144, Ffdhe8192};
 use crate::random::{Random, RandomError};
+use crate::reactor_thread;
 
 /// One side of a key exchange: a secret exponent, used once, and its public value.
 pub struct Exchange {
@@ -111,6 +112,7 @@ fn power(
     exponent: &U512,
 ) -> Result<Zeroizing<Vec<u8>>, ExchangeError> {
     let bits = exponent_bits(group)?;
+    reactor_thread::check();
     match group {
         GroupId::FFDHE2048 => power_of::<Ffdhe2048, 32>(group, base, exponent, bits),
         GroupId::FFDHE3072 => power_of::<Ffdhe3072, 48>(group, base, exponent, bits),
@@ -240,6 +242,65 @@ mod tests {
         check::<Ffdhe4096, 64>();
         check::<Ffdhe6144, 96>();
         check::<Ffdhe8192, 128>();
+    }
+
+    /// Public values and secrets of known exponents, computed with another implementation. Those
+    /// of the first three groups begin with a zero byte, as 1 in 256 do.
+    #[test]
+    fn known_values() {
+        for (group, own, peer, public, shared) in [
+            (
+                GroupId::FFDHE2048,
+                623u32,
+                1787u32,
+                "8e3d947cb246bf8ffe9848ee7dc7cc1d06d21f0c0255f90f904e17c18cbc227d",
+                "a93c0b2ee8c525142c2d330e1192e3082e2ba7b9d08aa4f633d1d852a3f65648",
+            ),
+            (
+                GroupId::FFDHE3072,
+                1463,
+                1029,
+                "b16fbd7ed7938205bb96f6a122b2af6e2113b790cdda14b1e5db16d15e631d38",
+                "593b51b690c1127756163d752e5b044f938e28522b61b353370a3be16d4ddefe",
+            ),
+            (
+                GroupId::FFDHE4096,
+                1413,
+                239,
+                "33ce0f9e9ec53cf1cee9a76400763b30f1b596e8610cd2644d62cb45081a2a42",
+                "b0c057e58ed857e12c15126494c50e2a7da673266a80be9f1518fefb51f828c1",
+            ),
+            (
+                GroupId::FFDHE6144,
+                1,
+                1,
+                "0db61745321fad06e9b0263ae5eedd6708e0d8a7ab6a0f314730e5a1977a49b0",
+                "dbea02b6bc295039cb8f0ff51517c93672423494cf8a928e0b3bcf473df726b7",
+            ),
+            (
+                GroupId::FFDHE8192,
+                1,
+                1,
+                "1e87dfb2142519138e6025ce4de18f2e4eaedd2120cc5f55524912b2856cf571",
+                "a694e44ad7d0c1ca92431da71943004e049247bf09e4a70af39b9ac716a85def",
+            ),
+        ] {
+            let with = |bit, low: u32| {
+                let exponent = U512::ONE.shl(bit).bitor(&U512::from(low));
+                Exchange::with(group, Zeroizing::new(exponent)).unwrap()
+            };
+            let own = with(250, own);
+            assert_eq!(sha256(own.public()), public, "{group:?}");
+            let own = own.public().to_vec();
+            let secret = with(251, peer).agree(&own).unwrap();
+            assert_eq!(sha256(secret.as_bytes()), shared, "{group:?}");
+        }
+    }
+
+    fn sha256(bytes: &[u8]) -> String {
+        use sha2::{Digest, Sha256};
+        let digest = Sha256::digest(bytes);
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl HostAuth {
         else {
             return self.refuse(Refusal::Order);
         };
-        let (response, public, expected) = match result.done {
+        let (response, public, expected) = match *result.done {
             Ok(Done::Responded {
                 response,
                 public,

@@ -6,6 +6,7 @@ use base64ct::{Base64, Encoding};
 use crc_fast::{CrcAlgorithm, checksum};
 use nvmeof_memory::{MemoryError, Secret};
 use nvmeof_wire::auth::HashId;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::hash::{self, Digested, UnknownHash};
@@ -142,6 +143,13 @@ impl Key {
         self.secret.len()
     }
 
+    /// Whether it is the same key. Takes the same time wherever they differ.
+    #[must_use]
+    pub fn equals(&self, other: &Self) -> bool {
+        let same = self.secret.expose().ct_eq(other.secret.expose());
+        self.transformation == other.transformation && same.into()
+    }
+
     /// The hash function that transforms it before use; `None`: it is used as it is.
     #[must_use]
     pub fn transformation(&self) -> Option<HashId> {
@@ -217,6 +225,24 @@ mod tests {
         let [one, other] = [(); 2].map(|()| Key::generate(48, Some(HashId::SHA384)).unwrap());
         assert_ne!(*one.to_text(), *other.to_text());
         assert!(one.to_text().starts_with("DHHC-1:02:"));
+    }
+
+    #[test]
+    fn keys_with_another_byte_length_or_transformation_differ() {
+        let of = |len, byte, transformation| {
+            let mut bytes = vec![7; len];
+            bytes[31] = byte;
+            Key::of(Secret::take(&mut bytes).unwrap(), transformation).unwrap()
+        };
+        let key = of(32, 1, None);
+        assert!(key.equals(&of(32, 1, None)));
+        for other in [
+            of(32, 2, None),
+            of(48, 1, None),
+            of(32, 1, Some(HashId::SHA256)),
+        ] {
+            assert!(!key.equals(&other), "{other:?}");
+        }
     }
 
     proptest! {

@@ -7,7 +7,7 @@
 //!
 //! All functions whose time could tell a secret are constant-time in the secret. Secrets are
 //! erased when they are dropped. An exponentiation takes from half a millisecond to tens of
-//! milliseconds: no reactor may call it.
+//! milliseconds: no reactor may call it, see [`mark_reactor_thread`].
 //!
 //! ```
 //! use nvmeof_dhchap::{Challenged, Key, Transcript};
@@ -36,15 +36,17 @@ mod host;
 mod key;
 mod primes;
 mod random;
+mod reactor_thread;
 mod response;
 mod work;
 
-pub use controller::{AuthFailure, ControllerAuth, Expected, Policy, Received};
+pub use controller::{AuthFailure, ControllerAuth, Expected, Policy, Proof, Received};
 pub use exchange::{Exchange, ExchangeError, SharedSecret};
 pub use hash::UnknownHash;
 pub use host::{HostAuth, HostKeys, HostStep, Refusal};
 pub use key::{Key, KeyError};
 pub use nvmeof_memory::Secret;
 pub use random::{Random, RandomError, SystemRandom};
+pub use reactor_thread::mark_reactor_thread;
 pub use response::{Challenged, Response, ResponseError, Transcript};
 pub use work::{Work, WorkError, WorkResult};

@@ -200,6 +200,49 @@ mod tests {
         );
     }
 
+    /// Computed as above, for hash functions with longer digests: a secret, a challenge and a
+    /// response have their length.
+    #[test]
+    fn known_responses_of_longer_hashes() {
+        let r1_384 = "2161a82b7c3358dbb7c896bef0979d6d110758a811e46796285cb56ac7f3bbd0\
+                      958d44edf7610957437817276eebf0f3";
+        let r2_384 = "c011203d1a6d1ba3c5f4ef6d57c909f31bec2b7e8a0856a9d852c573fddb0c5d\
+                      ea35f16d9776885968d9cbeb0336cb0f";
+        let transformed_384 = "56fa1f8c5225cae847abc4be7f809ebafe4890a22106b3d8daa86410a532ce02\
+                               28edbedbb2c6dd82de2d7289aacdfa28";
+        let r1_512 = "f6b0ee583d392d05ece75feedbddfe5549f937282b2c7f72dbae91bbd161906e\
+                      65e4e316e268754851d878e89825ed80db7ca99f9db0c804e8103d78b3bbf9e9";
+        let r2_512 = "d639ecfdb9d9c89b543cf4516e56cc9d723641307b6a960fc9d5f41358784242\
+                      28ca814fcaaae814eafe939ffcaa35b61c97aa527f37e498c726fd935fb4e4b3";
+        let transformed_512 = "49995c0225ad54c8ac1df99ee8a3312c0ef2acbefaad6dfcfbbfe7e0d30db2a4\
+                               a0771ff7be33867438a9ad38273116132b75a77c72101fdbe21345c188cccbcb";
+        for (hash, len, r1, transformed, r2) in [
+            (HashId::SHA384, 48, r1_384, transformed_384, r2_384),
+            (HashId::SHA512, 64, r1_512, transformed_512, r2_512),
+        ] {
+            let value = vec![0x11; len];
+            let challenge = Challenged {
+                value: &value,
+                ..C1
+            };
+            let transcript = Transcript { hash, ..TRANSCRIPT };
+            let key = |transformation| {
+                let mut bytes: Vec<u8> = (0u8..64).take(len).collect();
+                Key::of(crate::Secret::take(&mut bytes).unwrap(), transformation).unwrap()
+            };
+            let of = |key: Key| {
+                hex(transcript
+                    .host_response(&key, challenge)
+                    .unwrap()
+                    .as_bytes())
+            };
+            assert_eq!(of(key(None)), r1);
+            assert_eq!(of(key(Some(hash))), transformed);
+            let controller = transcript.controller_response(&key(None), challenge);
+            assert_eq!(hex(controller.unwrap().as_bytes()), r2);
+        }
+    }
+
     #[test]
     fn response_depends_on_every_input() {
         let shared = SharedSecret::of_bytes(vec![0x22; 256]);

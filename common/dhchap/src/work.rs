@@ -87,7 +87,8 @@ pub(crate) struct Respond {
 /// The result of a computation, for the state machine that requested it.
 pub struct WorkResult {
     pub(crate) number: u64,
-    pub(crate) done: Result<Done, WorkError>,
+    // In a box, because it is passed in an enumeration with events of every read and write.
+    pub(crate) done: Box<Result<Done, WorkError>>,
 }
 
 pub(crate) enum Done {
@@ -136,26 +137,50 @@ impl Work {
         }
     }
 
+    /// The group of the [`Exchange`] that it generates, which the caller may have prepared:
+    /// see [`run_with`](Self::run_with). `None` if it generates none.
+    #[must_use]
+    pub fn generates(&self) -> Option<GroupId> {
+        match *self.kind {
+            Kind::Challenge {
+                group: GroupId::NULL,
+                ..
+            }
+            | Kind::Verify(_) => None,
+            Kind::Challenge { group, .. } => Some(group),
+            Kind::Respond(_) => Some(self.group()).filter(|group| *group != GroupId::NULL),
+        }
+    }
+
     /// Runs it.
     #[must_use]
     pub fn run(self, random: &mut dyn Random) -> WorkResult {
+        self.run_with(None, random)
+    }
+
+    /// Runs it with an exchange that was prepared before, if there is one for its group: an
+    /// exchange is used once, but need not wait for its use.
+    #[must_use]
+    pub fn run_with(self, prepared: Option<Exchange>, random: &mut dyn Random) -> WorkResult {
         let done = match *self.kind {
-            Kind::Challenge { hash, group } => challenge(hash, group, random).map(Done::Challenge),
+            Kind::Challenge { hash, group } => {
+                challenge(hash, group, prepared, random).map(Done::Challenge)
+            }
             Kind::Verify(verify) => verify.run(),
-            Kind::Respond(respond) => respond.run(random),
+            Kind::Respond(respond) => respond.run(prepared, random),
         };
         WorkResult {
             number: self.number,
-            done,
+            done: Box::new(done),
         }
     }
 
     /// The result when it cannot be run, such as for want of a worker. The transaction fails.
     #[must_use]
-    pub fn not_run(self, why: &'static str) -> WorkResult {
+    pub fn not_run(&self, why: &'static str) -> WorkResult {
         WorkResult {
             number: self.number,
-            done: Err(WorkError::NotRun(why)),
+            done: Box::new(Err(WorkError::NotRun(why))),
         }
     }
 }
@@ -163,13 +188,15 @@ impl Work {
 fn challenge(
     hash: HashId,
     group: GroupId,
+    prepared: Option<Exchange>,
     random: &mut dyn Random,
 ) -> Result<OwnChallenge, WorkError> {
     let mut value = vec![0; hash.hash_len().unwrap_or_default()];
     random.fill(&mut value)?;
-    let exchange = match group {
-        GroupId::NULL => None,
-        group => Some(Exchange::generate(group, random)?),
+    let exchange = match (group, prepared) {
+        (GroupId::NULL, _) => None,
+        (group, Some(prepared)) if prepared.group() == group => Some(prepared),
+        (group, _) => Some(Exchange::generate(group, random)?),
     };
     let seqnum = random::nonzero(random)?;
     Ok(OwnChallenge {
@@ -208,10 +235,10 @@ impl Verify {
 }
 
 impl Respond {
-    fn run(self, random: &mut dyn Random) -> Result<Done, WorkError> {
+    fn run(self, prepared: Option<Exchange>, random: &mut dyn Random) -> Result<Done, WorkError> {
         let Transaction { hash, group, .. } = self.transaction;
         let transcript = self.transaction.transcript();
-        let own = challenge(hash, group, random)?;
+        let own = challenge(hash, group, prepared, random)?;
         let public = own.exchange.as_ref().map(Exchange::public);
         let public = public.unwrap_or_default().to_vec();
         let shared = agree(own.exchange, &self.public)?;
@@ -265,7 +292,7 @@ impl fmt::Debug for Work {
 
 impl fmt::Debug for WorkResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.done {
+        match &*self.done {
             Ok(_) => f.write_str("WorkResult(Ok)"),
             Err(error) => write!(f, "WorkResult({error:?})"),
         }

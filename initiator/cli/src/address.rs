@@ -37,6 +37,21 @@ pub(crate) fn resolve(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Fai
     Ok(found.into())
 }
 
+/// The addresses of a list: commas separate them, and `\,` is a comma in the path of a Unix socket.
+pub(crate) fn split_list(text: &str) -> Vec<String> {
+    let mut addrs = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(next) = chars.next() {
+        let is_escaped = next == '\\' && chars.next_if_eq(&',').is_some();
+        match addrs.last_mut() {
+            Some(last) if is_escaped => last.push(','),
+            Some(last) if next != ',' => last.push(next),
+            _ => addrs.push(String::new()),
+        }
+    }
+    addrs
+}
+
 /// Splits a name or address from its port: `name:4420`, `[::1]:4420`. A value with several
 /// colons and no brackets is an IPv6 address without a port.
 fn split(traddr: &str) -> Result<(&str, Option<u16>), Failure> {
@@ -75,6 +90,19 @@ fn of_unix(traddr: &str, trsvcid: Option<u16>) -> Result<Address, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escaped_comma_does_not_separate_addresses() {
+        for (list, addrs) in [
+            ("::1", &["::1"][..]),
+            ("::1,[::2]:4421", &["::1", "[::2]:4421"]),
+            (r"unix:/a\,b,unix:/c", &["unix:/a,b", "unix:/c"]),
+            (r"unix:/a\b\", &[r"unix:/a\b\"]),
+            ("::1,", &["::1", ""]),
+        ] {
+            assert_eq!(split_list(list), addrs, "{list}");
+        }
+    }
 
     #[test]
     fn link_local_addresses_keep_their_interface() {

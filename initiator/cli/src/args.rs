@@ -27,7 +27,7 @@ pub(crate) use bench::{Bench, Interface, Kind};
 pub(crate) use discovery::{ConnectAll, Discover};
 pub(crate) use features::{AnaLog, GetFeature, SetFeature};
 pub(crate) use inside::{CompareWrite, Copy, Verify};
-pub(crate) use keys::{CheckKey, GenKey, Keys};
+pub(crate) use keys::{CheckKey, DiscoveryKeys, GenKey, Keys};
 pub(crate) use paths::Reconnects;
 pub(crate) use ranges::{BlockCount, Extent, Ranges, Run, SourceRanges, check_start};
 
@@ -408,8 +408,10 @@ impl Target {
     /// The only address, its name resolved.
     pub(crate) fn addr(&self) -> Result<Address, Failure> {
         match self.traddr.as_slice() {
-            [one] if !one.contains(',') || Address::is_unix_text(one) => {
-                address::resolve(one, self.trsvcid)
+            [one] if !one.contains(',') => address::resolve(one, self.trsvcid),
+            // A comma separates nothing here. Commands with several paths need the escape.
+            [one] if Address::is_unix_text(one) => {
+                address::resolve(&one.replace("\\,", ","), self.trsvcid)
             }
             some => Err(Failure::usage(format!(
                 "--traddr {} has several addresses; this command uses one path",
@@ -421,14 +423,26 @@ impl Target {
 
     /// The number of paths.
     pub(crate) fn paths(&self) -> usize {
-        self.traddr.len()
+        self.list().count()
+    }
+
+    /// The text of each address.
+    fn list(&self) -> impl Iterator<Item = String> {
+        let lists = self.traddr.iter();
+        lists.flat_map(|list| address::split_list(list))
     }
 
     /// The addresses of all paths, their names resolved.
     pub(crate) fn addrs(&self) -> Result<Vec<Address>, Failure> {
         let mut addrs = Vec::with_capacity(self.traddr.len());
-        for traddr in &self.traddr {
-            let addr = address::resolve(traddr, self.trsvcid)?;
+        let mut follows_path = false;
+        for traddr in self.list() {
+            let resolved = address::resolve(&traddr, self.trsvcid);
+            let addr = resolved.map_err(|failure| match follows_path {
+                true => failure.with_remedy("write \\, for a comma in the path of a Unix socket"),
+                false => failure,
+            })?;
+            follows_path = Address::is_unix_text(&traddr);
             if addrs.contains(&addr) {
                 return Err(Failure::usage(format!(
                     "--traddr {} has {addr} twice",
@@ -474,7 +488,8 @@ impl Target {
         Ok(self.provider.route(addr, &self.route_options())?)
     }
 
-    fn route_options(&self) -> RouteOptions {
+    /// Options of routes.
+    pub(crate) fn route_options(&self) -> RouteOptions {
         RouteOptions {
             shm_folder: self.shm_folder.clone(),
             shm_copies: self.shm_copy,

@@ -1,15 +1,17 @@
 //! `nvmeof bench`: measures IOPS, throughput and latency of a namespace. One thread for
-//! each queue polls it; the main thread sends Keep Alive and shows progress. With the
-//! async interface one thread does everything.
+//! each queue polls it; the main thread sends Keep Alive and shows progress. Over several paths,
+//! each thread has controllers of its own, with a queue on each path. With the async interface one
+//! thread does everything.
 
 mod awaited;
 mod job;
 mod pattern;
+mod queues;
 mod report;
 
-use std::io::{self, IsTerminal};
-use std::sync::Arc;
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,8 +19,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nvmeof_initiator::blocking::BlockingAdmin;
 use nvmeof_initiator::polled::{IoConfig, IoQueue};
 use nvmeof_initiator::{ControllerInfo, Error, QueueShape};
+use nvmeof_wire::text::Lines;
 
-use self::job::{Job, Tally};
+use self::job::{Job, Plan, Tally};
+use self::queues::{Paths, Queues};
 use crate::args::{self, Interface, Kind};
 use crate::failure::Failure;
 use crate::interrupt::{Interrupt, Signal};
@@ -38,6 +42,8 @@ struct Shared {
     /// Stops all threads: one failed, or a signal arrived.
     stop: AtomicBool,
     interrupt: Interrupt,
+    /// To be printed on standard error.
+    lines: Mutex<Vec<String>>,
 }
 
 impl Shared {
@@ -47,6 +53,23 @@ impl Shared {
             operations: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             interrupt,
+            lines: Mutex::default(),
+        }
+    }
+
+    /// Has the main thread print a line above the progress bar.
+    fn print(&self, line: String) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push(line);
+    }
+
+    fn print_lines(&self, bar: &ProgressBar) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        for line in lines.drain(..) {
+            // A write error has no other place to be reported.
+            bar.suspend(|| {
+                let _ = io::stderr().write_all(Lines(&line).to_string().as_bytes());
+            });
         }
     }
 }
@@ -54,6 +77,7 @@ impl Shared {
 /// Runs a benchmark.
 pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let (tally, signal) = match args.interface {
+        Interface::Polled if args.subsystem.target.paths() > 1 => polled_paths(args)?,
         Interface::Polled => polled(args)?,
         Interface::Async => awaited::run(args)?,
     };
@@ -88,6 +112,11 @@ fn queue_size(args: &args::Bench) -> u16 {
 /// Checks that the controller grants the requested queues.
 fn check(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
     args.queues.check(info.io_queues)?;
+    check_depth(args, info)
+}
+
+/// Checks that a queue of the controller holds all operations in flight.
+fn check_depth(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure> {
     let most = info.max_queue_size.saturating_sub(1);
     if args.iodepth > most {
         return Err(Failure::new(format!(
@@ -114,18 +143,9 @@ fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
     let mut admin = BlockingAdmin::connect(route.provider()?, options.addr, config, start)?;
     let info = Arc::clone(admin.info());
     let namespace = admin.namespace(args.namespace_id)?;
-    let plan = job::Plan::new(args, namespace)?;
+    let plan = Plan::new(args, namespace)?;
     check(args, &info)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| no_runtime(&error))?;
-    let shared = {
-        let _within = runtime.enter();
-        Arc::new(Shared::new(watch_signals()?))
-    };
-    let mut threads: Vec<JoinHandle<Result<Tally, Error>>> = Vec::new();
+    let mut jobs = Vec::new();
     for qid in 1..=args.queues.nr_io_queues {
         let queue = QueueShape {
             qid,
@@ -141,7 +161,55 @@ fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
         let provider = route.provider()?;
         let mut queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;
         queue.join(admin.association());
-        let job = Job::new(queue, &plan, qid, start)?;
+        let queues = Queues::One(Box::new(queue));
+        jobs.push(Job::new(queues, &plan, qid - 1, start)?);
+    }
+    let ended = run_jobs(jobs, &plan, || admin.poll());
+    admin.shutdown();
+    ended
+}
+
+/// Measures over several paths, with a thread for each queue on each of them.
+fn polled_paths(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
+    let start = Instant::now();
+    let mut paths = args.paths()?;
+    for path in &mut paths {
+        path.io_queues = 1;
+    }
+    let mut jobs = Vec::new();
+    let mut plan = None;
+    for at in 0..args.queues.nr_io_queues {
+        // All jobs use the same paths: one of them reports.
+        let (paths, namespace) = Paths::connect(args, &paths, at == 0, start)?;
+        let plan = match &plan {
+            Some(plan) => plan,
+            None => plan.insert(Plan::new(args, namespace)?),
+        };
+        jobs.push(Job::new(Queues::Several(Box::new(paths)), plan, at, start)?);
+    }
+    let Some(plan) = plan else {
+        return Err(Failure::new("internal error: a benchmark without queues"));
+    };
+    run_jobs(jobs, &plan, || ())
+}
+
+/// Runs each job on a thread, and adds their results. `poll` is called meanwhile.
+fn run_jobs(
+    jobs: Vec<Job>,
+    plan: &Plan,
+    poll: impl FnMut(),
+) -> Result<(Tally, Option<Signal>), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| no_runtime(&error))?;
+    let shared = {
+        let _within = runtime.enter();
+        Arc::new(Shared::new(watch_signals()?))
+    };
+    let mut threads: Vec<JoinHandle<Result<Tally, Error>>> = Vec::new();
+    for job in jobs {
         let (shared, watcher) = (Arc::clone(&shared), std::thread::current());
         threads.push(std::thread::spawn(move || {
             let result = job.run(&shared);
@@ -152,7 +220,7 @@ fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
             result
         }));
     }
-    watch(&mut admin, &threads, &shared, plan.runtime);
+    watch(poll, &threads, &shared, plan.runtime);
     let mut total = Tally::default();
     let mut failure = None;
     for thread in threads {
@@ -162,7 +230,6 @@ fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
             Err(_panic) => return Err(Failure::new("internal error: a benchmark thread panicked")),
         }
     }
-    admin.shutdown();
     match failure {
         Some(failure) => Err(failure),
         None => Ok((total, shared.interrupt.signal())),
@@ -174,19 +241,15 @@ fn no_runtime(error: &io::Error) -> Failure {
     Failure::new(format!("cannot start a runtime: {why}"))
 }
 
-/// Sends Keep Alive and shows progress until all threads are done.
-fn watch<T>(
-    admin: &mut BlockingAdmin,
-    threads: &[JoinHandle<T>],
-    shared: &Shared,
-    runtime: Duration,
-) {
+/// Calls `poll` and shows progress until all threads are done.
+fn watch<T>(mut poll: impl FnMut(), threads: &[JoinHandle<T>], shared: &Shared, runtime: Duration) {
     let bar = progress(runtime);
     let start = Instant::now();
     while threads.iter().any(|thread| !thread.is_finished()) {
         // Until the next tick, or until a thread is done.
         std::thread::park_timeout(TICK);
-        admin.poll();
+        poll();
+        shared.print_lines(&bar);
         if shared.interrupt.signal().is_some() {
             shared.stop.store(true, Ordering::Relaxed);
         }
@@ -197,6 +260,7 @@ fn watch<T>(
         let bytes = report::binary(per_second(&shared.bytes));
         bar.set_message(format!("{iops} IOPS {bytes}/s"));
     }
+    shared.print_lines(&bar);
     bar.finish_and_clear();
 }
 

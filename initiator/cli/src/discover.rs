@@ -22,7 +22,8 @@ pub(crate) async fn run(args: &args::Discover) -> Result<(), Failure> {
     if args.watch {
         return watch(&host, args).await;
     }
-    let discovery = host.discover(args.target.addr()?).await?;
+    let (addr, options) = (args.target.addr()?, args.options()?);
+    let discovery = host.discover_with(addr, &options).await?;
     match args.target.output_format {
         Format::Normal => output::print(to_text(&discovery).as_bytes()),
         Format::Json => output::json(&to_json(&discovery)),
@@ -32,7 +33,7 @@ pub(crate) async fn run(args: &args::Discover) -> Result<(), Failure> {
 /// Prints each change of the discovery log pages, until standard output is closed.
 async fn watch(host: &Host, args: &args::Discover) -> Result<(), Failure> {
     let addr = args.target.addr()?;
-    let mut watch = host.watch_discovery(addr, args.options()).await?;
+    let mut watch = host.watch_discovery(addr, args.options()?).await?;
     while let Some(change) = watch.next().await {
         let Some((verb, subject)) = subject(&change) else {
             continue;

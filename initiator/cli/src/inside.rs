@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use nvmeof_initiator::{Error, WriteOptions};
+use nvmeof_initiator::{Error, MultipathNamespace, Range, WriteOptions};
+use nvmeof_initiator_core::CopyLimits;
 
 use crate::args;
 use crate::failure::Failure;
 use crate::paths::Disk;
-use crate::simple::{close, in_pieces, open, open_with};
+use crate::simple::{close, in_pieces, open, open_with, piece};
 
 /// Most bytes of one Compare and Write.
 const LONGEST: usize = 64 << 10;
@@ -36,8 +37,45 @@ pub(crate) async fn copy(args: &args::Copy) -> Result<(), Failure> {
     };
     // The command sends up to 256 source ranges.
     let disk = open_with(&args.io, 8192).await?;
-    let result = disk.namespace().copy(&from, args.to, options).await;
+    let result = copy_pieces(disk.namespace(), &from, args.to, options).await;
     close(disk, result).await
+}
+
+/// Copies one piece after the other: after the loss of its path, only that piece is copied again.
+async fn copy_pieces(
+    namespace: &MultipathNamespace,
+    from: &[Range],
+    to: u64,
+    options: WriteOptions,
+) -> Result<(), Error> {
+    // An invalid copy is refused as a whole, before a piece of it is copied. The source of one
+    // piece may overlap the destination of another one.
+    if !is_valid(namespace.blocks(), from, to) {
+        return namespace.copy(from, to, options).await;
+    }
+    let most = u32::try_from(piece(namespace)).unwrap_or(u32::MAX);
+    let limits = CopyLimits {
+        range: most,
+        total: most,
+        count: usize::MAX,
+    };
+    for part in limits.cut(to, from) {
+        namespace.copy(&part.from, part.to, options).await?;
+    }
+    Ok(())
+}
+
+/// Whether all blocks are among `blocks`, and no source overlaps the destination.
+fn is_valid(blocks: u64, from: &[Range], to: u64) -> bool {
+    let counts = from.iter().map(|range| u64::from(range.count));
+    let end = to.checked_add(counts.fold(0, u64::saturating_add));
+    let Some(end) = end.filter(|end| *end <= blocks) else {
+        return false;
+    };
+    from.iter().all(|range| {
+        let last = range.slba.checked_add(range.count.into());
+        last.is_some_and(|last| last <= blocks && (range.slba >= end || to >= last))
+    })
 }
 
 /// `nvmeof compare-write`
@@ -97,4 +135,22 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
         return Err(Failure::new(text).with_remedy(remedy));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_beyond_the_end_or_over_their_sources_are_invalid() {
+        let range = |slba, count| Range { slba, count };
+        let valid = |from: &[Range], to| is_valid(100, from, to);
+        assert!(valid(&[range(0, 10), range(90, 10)], 20));
+        assert!(valid(&[range(0, 10)], 10) && valid(&[range(10, 10)], 0));
+        // The second range overlaps the part of the destination that the first one is copied to.
+        assert!(!valid(&[range(0, 10), range(20, 10)], 20));
+        assert!(!valid(&[range(0, 10)], 9) && !valid(&[range(9, 10)], 0));
+        assert!(!valid(&[range(91, 10)], 0) && !valid(&[range(0, 10)], 91));
+        assert!(!valid(&[range(u64::MAX, 10)], 0) && !valid(&[range(0, 10)], u64::MAX));
+    }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use nvmeof_initiator::multipath::PathStatus;
-use nvmeof_initiator::{Host, Multipath, MultipathNamespace};
+use nvmeof_initiator::{ConnectOptions, Host, Multipath, MultipathNamespace};
 use nvmeof_wire::text::Lines;
 use tokio::task::JoinHandle;
 
@@ -25,10 +25,21 @@ pub(crate) struct Disk {
 impl Disk {
     /// Connects `host` to the namespace of `io`. Reports are printed above `bar`.
     pub(crate) async fn open(host: Host, io: &args::Io, bar: ProgressBar) -> Result<Self, Failure> {
-        let paths = io.paths()?;
-        let multipath = Multipath::connect(&host, &paths, io.reconnects.options()).await?;
-        let reports = Reports::start(multipath, io.reconnects.is_enabled(), bar);
-        match opened(&reports.paths.multipath, io).await {
+        let wanted = (&io.queues, io.namespace_id);
+        Self::connect(host, &io.paths()?, &io.reconnects, wanted, bar).await
+    }
+
+    /// Connects `host` over `paths`, with at least these I/O queues, to this namespace.
+    pub(crate) async fn connect(
+        host: Host,
+        paths: &[ConnectOptions],
+        reconnects: &args::Reconnects,
+        wanted: (&args::IoQueues, u32),
+        bar: ProgressBar,
+    ) -> Result<Self, Failure> {
+        let multipath = Multipath::connect(&host, paths, reconnects.options()).await?;
+        let reports = Reports::start(multipath, reconnects.is_enabled(), bar);
+        match opened(&reports.paths.multipath, wanted).await {
             Ok(namespace) => Ok(Self {
                 host,
                 namespace,
@@ -59,12 +70,15 @@ impl Disk {
 }
 
 /// Opens the namespace. Like an absent target, one that no path can access is an error at first.
-async fn opened(multipath: &Multipath, io: &args::Io) -> Result<MultipathNamespace, Failure> {
+async fn opened(
+    multipath: &Multipath,
+    (queues, nsid): (&args::IoQueues, u32),
+) -> Result<MultipathNamespace, Failure> {
     let paths = multipath.paths();
     if let Some(fewest) = paths.iter().filter_map(|path| path.io_queues).min() {
-        io.queues.check(fewest)?;
+        queues.check(fewest)?;
     }
-    let namespace = multipath.namespace(io.namespace_id).await?;
+    let namespace = multipath.namespace(nsid).await?;
     namespace.ready().await?;
     Ok(namespace)
 }
@@ -132,11 +146,11 @@ impl Followed {
 
 /// What a report needs of the status of a path.
 #[derive(Clone, Debug)]
-struct Seen {
-    is_live: bool,
-    is_given_up: bool,
-    losses: u64,
-    cause: Option<String>,
+pub(crate) struct Seen {
+    pub(crate) is_live: bool,
+    pub(crate) is_given_up: bool,
+    pub(crate) losses: u64,
+    pub(crate) cause: Option<String>,
 }
 
 impl Seen {
@@ -152,7 +166,7 @@ impl Seen {
 
 /// What was reported of a path.
 #[derive(Debug, Default)]
-struct Known {
+pub(crate) struct Known {
     losses: u64,
     /// When it was reported that the path is not connected, if it still is not.
     down_since: Option<Instant>,
@@ -161,7 +175,7 @@ struct Known {
 
 impl Known {
     /// The lines to print for a path with status `seen` at `now`.
-    fn follow(&mut self, seen: &Seen, reconnects: bool, now: Instant) -> Vec<String> {
+    pub(crate) fn follow(&mut self, seen: &Seen, reconnects: bool, now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         let because = match &seen.cause {
             Some(cause) => format!(": {cause}"),

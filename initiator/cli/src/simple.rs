@@ -10,6 +10,11 @@ use crate::paths::Disk;
 /// Bytes of one call: after the loss of its path, a call is made again from its start.
 const PIECE: u64 = 1 << 30;
 
+/// Blocks of one call.
+pub(crate) fn piece(namespace: &MultipathNamespace) -> u64 {
+    (PIECE / u64::from(namespace.block_size())).max(1)
+}
+
 /// `nvmeof flush`
 pub(crate) async fn flush(args: &args::Flush) -> Result<(), Failure> {
     let disk = open(&args.io).await?;
@@ -53,8 +58,7 @@ where
     if end.is_none_or(|end| end > namespace.blocks()) {
         return call(start, count).await;
     }
-    let most = PIECE / u64::from(namespace.block_size());
-    for (lba, count) in pieces(start, count, most.max(1)) {
+    for (lba, count) in pieces(start, count, piece(namespace)) {
         call(lba, count).await?;
     }
     Ok(())

@@ -331,6 +331,104 @@ const COMMANDS: [&str; 18] = [
     "dsm --namespace-id 1 --start-block 0 --block-count 1",
 ];
 
+/// Two targets of one subsystem.
+fn two_targets(prepare: impl Fn(&mut Fake<Iwarp>, u16)) -> [Counting; 2] {
+    [1, 2].map(|cntlid| {
+        counting_target(|fake| {
+            fake.persona.cntlid = cntlid;
+            prepare(fake, cntlid);
+        })
+    })
+}
+
+type Counting = (Address, mpsc::Sender<()>, Arc<AtomicUsize>);
+
+/// `nvmeof` over paths to two targets; spaces separate arguments.
+fn over_both([first, second]: &[Counting; 2], words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvmeof"));
+    command
+        .args(words.split_whitespace())
+        .args(["-a", &format!("{},{}", first.0, second.0), "-n", SUBNQN])
+        .args(["-q", "nqn.2026-11.org.example:host"]);
+    command
+}
+
+#[test]
+fn bench_over_two_paths_continues_after_the_loss_of_one() {
+    for interface in ["polled", "async"] {
+        let targets = two_targets(|fake, cntlid| {
+            if cntlid == 1 {
+                fake.manners.hangs_up_at = Some(200);
+            }
+        });
+        let words = format!(
+            "bench --namespace-id 1 --rw randread --iodepth 8 --nr-io-queues 2 --runtime 3 \
+             --interface {interface}"
+        );
+        let output = over_both(&targets, &words).args(["-o", "json"]).output();
+        let output = output.unwrap();
+        let result: Value = serde_json::from_str(&out(&output)).unwrap();
+        assert!(result["iops"].as_f64().unwrap() > 0.0, "{result}");
+        let lines = err(&output);
+        let path = targets[0].0;
+        for line in ["lost: ", "recovered after "] {
+            let line = format!("nvmeof: path {path} {line}");
+            assert!(lines.contains(&line), "{interface}: {lines}");
+        }
+        // A recovered path is not preferred for a while.
+        for (_, _, served) in &targets {
+            assert!(served.load(Ordering::Relaxed) >= 200, "{interface}");
+        }
+    }
+}
+
+#[test]
+fn bench_without_a_path_fails_like_the_other_commands() {
+    let mut targets = two_targets(|_, _| {});
+    for target in &mut targets {
+        target.0 = "127.0.0.1:1".parse().unwrap();
+    }
+    targets[1].0 = "127.0.0.1:2".parse().unwrap();
+    let absent = two_targets(|_, _| {});
+    let inaccessible = two_targets(|fake, _| {
+        fake.persona.anagrpid = 1;
+        fake.persona.groups = Some(vec![(1, AnaState::INACCESSIBLE)]);
+    });
+    for interface in ["polled", "async"] {
+        let words =
+            |nsid| format!("bench --namespace-id {nsid} --runtime 1 --interface {interface}");
+        for (targets, nsid, said) in [
+            (&targets, 1, "nothing listens"),
+            (&absent, 9, "no namespace 9"),
+            (&inaccessible, 1, "access"),
+        ] {
+            let output = over_both(targets, &words(nsid)).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{interface}");
+            assert!(err(&output).contains(said), "{}", err(&output));
+        }
+    }
+}
+
+/// A copy of two and a half pieces, whose path is lost in the second one.
+#[test]
+fn copy_resumes_with_the_piece_whose_path_was_lost() {
+    // Each command copies 128 blocks of 4096 bytes at most.
+    let piece = (1 << 30) / 4096 / 128;
+    let (addr, _stop, served) = counting_target(|fake| {
+        fake.persona.block_shift = 12;
+        fake.persona.blocks = 1 << 30;
+        fake.manners.hangs_up_at = Some(piece + 100);
+    });
+    let count = 5 * piece / 2 * 128;
+    let words =
+        format!("copy --namespace-id 1 --start-block 0 --block-count {count} --to 1000000 -k 1");
+    let output = on_subsystem(addr, &words).output().unwrap();
+    out(&output);
+    assert!(err(&output).contains("lost: "), "{}", err(&output));
+    let commands = served.load(Ordering::Relaxed);
+    assert_eq!(commands, 5 * piece / 2 + 100);
+}
+
 #[test]
 fn errors_are_json_with_output_format_json() {
     let no_target: Address = "127.0.0.1:1".parse().unwrap();

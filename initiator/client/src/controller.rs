@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::multipath::{AnaLimits, AnaLog, AnaReader};
 use nvmeof_initiator_core::{
     Command, ControllerEvent, ControllerInfo, QueueShape, SetupError, admin,
@@ -12,11 +13,13 @@ use nvmeof_initiator_core::{
 use nvmeof_memory::Buf;
 use nvmeof_wire::admin::{Cns, GetFeatures, LogId, NSID_ALL, SetFeatures};
 use nvmeof_wire::identify::{IdentifyController, NamespaceList};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use zerocopy::FromBytes;
 
 use crate::deadline::Deadline;
 use crate::drive::{CallResult, Shared, all};
-use crate::error::{Error, LostCause, MachineError, UsageError};
+use crate::error::{Error, Lost, LostCause, MachineError, UsageError};
 use crate::host::Host;
 use crate::options::ConnectOptions;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
@@ -38,6 +41,8 @@ struct Inner {
     io: Vec<Arc<Shared<IoQueue>>>,
     device: Device,
     next: AtomicUsize,
+    /// One task authenticates the queues at a time.
+    authenticating: Mutex<()>,
 }
 
 impl Drop for Inner {
@@ -94,6 +99,7 @@ impl Controller {
             io: Vec::new(),
             device: route.device().clone(),
             next: AtomicUsize::new(0),
+            authenticating: Mutex::new(()),
         };
         for qid in 1..=inner.info.io_queues {
             let queue = inner.io_queue(qid, route, start)?;
@@ -242,6 +248,32 @@ impl Controller {
         Ok(dword_0(result))
     }
 
+    /// Authenticates the queues again: first the admin queue, then all I/O queues at the same time.
+    /// With `keys`, for example when the key of this host is changed; each queue uses the keys of
+    /// its last authentication otherwise. Calls go on meanwhile. By itself, a queue is
+    /// authenticated again when the controller refuses a command until then (Authentication
+    /// Required, 191h).
+    ///
+    /// [`options`](Self::options) keeps the keys of the connection: pass the new ones for others.
+    ///
+    /// # Errors
+    /// The first error. The queue that failed stays connected, and keeps its former keys. If it is
+    /// the admin queue, so do all others. A queue that is lost ends the controller as always.
+    pub async fn reauthenticate(&self, keys: Option<Arc<HostKeys>>) -> Result<(), Error> {
+        let _one_at_a_time = self.inner.authenticating.lock().await;
+        self.inner.admin.reauthenticate(keys.clone()).await?;
+        let mut all = JoinSet::new();
+        for queue in &self.inner.io {
+            let (queue, keys) = (Arc::clone(queue), keys.clone());
+            all.spawn(async move { queue.reauthenticate(keys).await });
+        }
+        let mut result = Ok(());
+        while let Some(ended) = all.join_next().await {
+            result = result.and(ended.map_err(MachineError::internal)?);
+        }
+        result
+    }
+
     /// The device of its route.
     pub(crate) fn device(&self) -> &Device {
         &self.inner.device
@@ -341,7 +373,7 @@ impl Controller {
     /// one queue does not know what became of commands of the controller. Returns the reason.
     pub(crate) async fn lost(&self) -> Error {
         let queues = self.inner.io.iter().cloned();
-        let mut failures: tokio::task::JoinSet<Error> = queues
+        let mut failures: JoinSet<Error> = queues
             .map(|queue| async move { queue.failed().await })
             .collect();
         // An I/O queue first: the admin queue ends them with its reason.
@@ -352,6 +384,13 @@ impl Controller {
         };
         self.abandon(&why);
         why
+    }
+
+    /// The loss of its admin queue because of `cause`.
+    pub(crate) fn lost_because(&self, cause: LostCause) -> Lost {
+        self.inner
+            .admin
+            .with(|admin| admin.connection().lost_because(cause))
     }
 
     /// Ends all queues because of `why`: their calls fail.

@@ -26,7 +26,7 @@ impl Deadline {
         Instant::now() >= self.at
     }
 
-    /// Waits for `what`, which changes no data.
+    /// Waits for `what`, which changes no data. It is not begun after the deadline.
     ///
     /// # Errors
     /// The deadline has passed.
@@ -35,6 +35,9 @@ impl Deadline {
         what: impl Future<Output = T>,
         waiting_for: Awaited,
     ) -> Result<T, Error> {
+        if self.has_passed() {
+            return Err(self.error(Awaited::Submission, false));
+        }
         let ended = tokio::time::timeout_at(self.at, what).await;
         ended.map_err(|_| self.error(waiting_for, false))
     }

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvmeof_initiator_core::DiscoveryReader;
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::discovery::{DiscoveryService, MAX_ENTRIES};
 use nvmeof_initiator_core::multipath::ReconnectOptions;
 use nvmeof_rdma::Address;
@@ -70,12 +71,16 @@ pub struct DiscoveryOptions {
     /// Time-out of connecting.
     pub connect_timeout: Duration,
     /// Keep-alive time-out of a service that is watched. Zero is refused: neither side would
-    /// detect the loss of the other.
+    /// detect the loss of the other. A service that refuses the time-out is read at intervals.
     pub keep_alive: Duration,
     /// When a watched service that was lost is connected again, and when it is given up.
     pub reconnect: ReconnectOptions,
-    /// Time between two reads of a watched service that does not report changes.
+    /// Time between two reads of a watched service that does not report changes, or refuses the
+    /// keep-alive time-out.
     pub interval: Duration,
+    /// Keys for in-band authentication (DH-HMAC-CHAP) by all services. With a key of the
+    /// controller, only services that prove it are read.
+    pub keys: Option<Arc<HostKeys>>,
 }
 
 impl Default for DiscoveryOptions {
@@ -93,22 +98,36 @@ impl Default for DiscoveryOptions {
                 ..ReconnectOptions::default()
             },
             interval: Duration::from_secs(60),
+            keys: None,
         }
     }
 }
 
 impl Host {
-    /// Reads the discovery log page of the discovery controller at `addr`.
+    /// Reads the discovery log page of the discovery controller at `addr`, with the defaults.
+    ///
+    /// # Errors
+    /// As [`discover_with`](Self::discover_with).
+    pub async fn discover(&self, addr: Address) -> Result<Discovery, Error> {
+        self.discover_with(addr, &DiscoveryOptions::default()).await
+    }
+
+    /// Reads the discovery log page of the discovery controller at `addr`. Referrals are not
+    /// followed: [`discover_all`](Self::discover_all).
     ///
     /// # Errors
     /// The connection fails or is refused, or a response is invalid.
-    pub async fn discover(&self, addr: Address) -> Result<Discovery, Error> {
+    pub async fn discover_with(
+        &self,
+        addr: Address,
+        options: &DiscoveryOptions,
+    ) -> Result<Discovery, Error> {
         let service = DiscoveryService {
             addr,
             subnqn: Nqn::discovery(),
             max_entries: MAX_ENTRIES,
         };
-        read_once(self, &service, &DiscoveryOptions::default()).await
+        read_once(self, &service, options).await
     }
 }
 
@@ -124,6 +143,7 @@ impl DiscoveryOptions {
             keep_alive,
             command_timeout: self.command_timeout,
             connect_timeout: self.connect_timeout,
+            keys: self.keys.clone(),
             ..ConnectOptions::new(service.addr, service.subnqn)
         }
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_initiator_core::ControllerEvent;
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_memory::Buf;
 use nvmeof_polling::{NextStep, Polling, PollingConfig};
 use nvmeof_rdma::Refused;
@@ -24,7 +25,7 @@ use tokio::sync::Notify;
 use crate::deadline::Deadline;
 use crate::error::{Awaited, Error, MachineError, UsageError};
 use crate::pollable::Pollable;
-use crate::polled::{AdminQueue, Call, Done, SubmitError};
+use crate::polled::{AdminQueue, Call, Done, SubmitError, Withdrawn};
 
 /// A queue that a task can drive.
 pub(crate) trait Drive: Pollable + Send + 'static {
@@ -32,10 +33,19 @@ pub(crate) trait Drive: Pollable + Send + 'static {
     fn submit_now(&mut self, now: Duration);
     fn in_flight(&self) -> usize;
     fn is_ready(&self) -> bool;
+    /// The task of call `user` waits no more: the call is not sent again. Returns it if none of
+    /// its commands is in flight.
+    fn withdraw(&mut self, user: u64) -> Option<Withdrawn>;
     /// Whether an asynchronous event is pending.
     fn has_event(&self) -> bool {
         false
     }
+    /// Requests that the queue is authenticated again.
+    fn reauthenticate(&mut self, keys: Option<Arc<HostKeys>>) -> Result<(), Error>;
+    /// Whether that has ended.
+    fn has_reauthentication(&self) -> bool;
+    /// Its result, once.
+    fn take_reauthentication(&mut self) -> Option<Result<(), Error>>;
     /// Shuts the queue down.
     fn finish(&mut self, now: Duration);
     /// Closes the queue because of `why`.
@@ -68,8 +78,11 @@ struct State<Q> {
     done: Vec<Done>,
     /// Tasks that wait for the queue to become ready or closed.
     watchers: Vec<Waker>,
-    /// Tasks that wait for an event of the controller, or for the queue to fail.
+    /// Tasks that wait for an event of the controller, for an authentication, or for the queue to
+    /// fail.
     event_watchers: Vec<Waker>,
+    /// Whether they were woken because of the authentication that has ended.
+    has_told: bool,
 }
 
 /// A call in progress, with the waker of its task.
@@ -86,6 +99,8 @@ enum GivenUp {
     Ended(Done),
     /// It is withdrawn: no command of it was sent.
     NotSent(Call),
+    /// It waited for the authentication of the queue, and is withdrawn.
+    Refused(Withdrawn),
     /// Commands of it were sent: its buffer returns to its pool when they end.
     Sent,
 }
@@ -109,6 +124,7 @@ impl<Q: Drive> Shared<Q> {
             done: Vec::new(),
             watchers: Vec::new(),
             event_watchers: Vec::new(),
+            has_told: false,
         };
         let shared = Arc::new(Self {
             state: Mutex::new(state),
@@ -172,6 +188,28 @@ impl<Q: Drive> Shared<Q> {
             let mut state = self.lock();
             if let Some(error) = state.queue.error() {
                 return Poll::Ready(error.clone());
+            }
+            state.watch_events(context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Authenticates the queue again, with `keys` or those of the last time. One task at a time.
+    pub(crate) async fn reauthenticate(&self, keys: Option<Arc<HostKeys>>) -> Result<(), Error> {
+        {
+            let mut state = self.lock();
+            state.queue.reauthenticate(keys)?;
+            state.has_told = false;
+        }
+        self.notify.notify_one();
+        poll_fn(|context| {
+            let mut state = self.lock();
+            if let Some(result) = state.queue.take_reauthentication() {
+                return Poll::Ready(result);
+            }
+            if let Some(error) = state.queue.error() {
+                return Poll::Ready(Err(error.clone()));
             }
             state.watch_events(context.waker());
             Poll::Pending
@@ -293,7 +331,10 @@ impl<Q: Drive> State<Q> {
         if has_failed || self.queue.is_ready() {
             self.watchers.drain(..).for_each(Waker::wake);
         }
-        if has_failed || self.queue.has_event() {
+        // Its task may have been cancelled, and never takes the result.
+        let is_new = self.queue.has_reauthentication() && !self.has_told;
+        self.has_told |= is_new;
+        if has_failed || self.queue.has_event() || is_new {
             self.event_watchers.drain(..).for_each(Waker::wake);
         }
         progress
@@ -320,6 +361,10 @@ impl<Q: Drive> State<Q> {
         {
             self.tickets.remove(key);
             return GivenUp::NotSent(call);
+        }
+        if let Some(withdrawn) = self.queue.withdraw(user) {
+            self.tickets.remove(key);
+            return GivenUp::Refused(withdrawn);
         }
         if let Some(ticket) = self.tickets.get_mut(key) {
             *ticket = Ticket::Abandoned;
@@ -391,6 +436,16 @@ impl<Q: Drive> Shared<Q> {
         self.notify.notify_one();
         key
     }
+
+    /// Ends a call whose task waits no more.
+    fn give_up(&self, key: usize) -> GivenUp {
+        let given_up = self.lock().give_up(key);
+        if matches!(given_up, GivenUp::Refused(_)) {
+            // Calls that wait behind it may be sent.
+            self.notify.notify_one();
+        }
+        given_up
+    }
 }
 
 impl<Q: Drive> Future for Calling<Q> {
@@ -443,13 +498,23 @@ impl<Q: Drive> Calling<Q> {
     /// Ends it because its deadline has passed.
     fn give_up(&mut self, deadline: Deadline, (name, changes): (&'static str, bool)) -> CallResult {
         let given_up = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::New(Some(call)) => GivenUp::NotSent(call),
-            Step::Made(key) => self.shared.lock().give_up(key),
+            // It was never polled, and did not wait for anything.
+            Step::New(Some(call)) => {
+                return (Err(deadline.error(Awaited::Submission, false)), call.buf);
+            }
+            Step::Made(key) => self.shared.give_up(key),
             Step::New(None) | Step::Over => GivenUp::Sent,
         };
         match given_up {
             GivenUp::Ended(done) => (done.result, done.buf),
             GivenUp::NotSent(call) => (Err(deadline.error(Awaited::Room, false)), call.buf),
+            GivenUp::Refused(Withdrawn {
+                call,
+                may_have_executed,
+            }) => {
+                let error = deadline.error(Awaited::Authentication, changes && may_have_executed);
+                (Err(error), call.buf)
+            }
             GivenUp::Sent => {
                 let error = deadline.error(Awaited::Completion(name), changes);
                 (Err(error), None)
@@ -497,7 +562,7 @@ impl<Q: Drive> Drop for Calling<Q> {
     fn drop(&mut self) {
         if let Step::Made(key) = self.step {
             // Without the lock: a buffer may wake a task that waits for it.
-            let given_up = self.shared.lock().give_up(key);
+            let given_up = self.shared.give_up(key);
             drop(given_up);
         }
     }

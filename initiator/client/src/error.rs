@@ -97,8 +97,12 @@ pub struct TimedOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Awaited {
+    /// The submission of its first or next command: the limit passed before.
+    Submission,
     /// Room in the queue: the command was not sent.
     Room,
+    /// The authentication of the queue: the controller refused the command until then.
+    Authentication,
     /// The completion of a command, by its name.
     Completion(&'static str),
     /// A path to the subsystem.
@@ -112,7 +116,9 @@ pub enum Awaited {
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Submission => f.write_str("the submission of a command"),
             Self::Room => f.write_str("room in the queue"),
+            Self::Authentication => f.write_str("the authentication of the queue"),
             Self::Completion(command) => write!(f, "the completion of {command}"),
             Self::Path => f.write_str("a path"),
             Self::Fence => f.write_str("the fencing of a lost controller"),
@@ -596,6 +602,19 @@ impl Setup {
     }
 }
 
+impl LostCause {
+    /// Whether the peer ended the connection, and not the network.
+    pub(crate) fn is_by_peer(&self) -> bool {
+        match self {
+            Self::Network(CloseReason::Peer) => true,
+            Self::Network(CloseReason::Network { kind, .. }) => {
+                *kind == io::ErrorKind::ConnectionReset
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Lost {
     fn cause(&self) -> String {
         let Self { addr, qid, .. } = self;
@@ -974,6 +993,11 @@ mod tests {
         assert!(text.contains("within 20ms: it waited for the completion of Write; a command"));
         let text = error(Awaited::Room, false).to_string();
         assert!(text.contains("room in the queue; raise"), "{text}");
+        let text = error(Awaited::Submission, false).to_string();
+        assert!(
+            text.contains("the submission of a command; raise"),
+            "{text}"
+        );
     }
 
     #[test]

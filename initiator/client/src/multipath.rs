@@ -24,6 +24,7 @@
 //! [`nvmeof_initiator_core::multipath`] and [`nvmeof_initiator_core::Fence`] decide what to do.
 //! This module does the I/O.
 
+mod authentication;
 mod call;
 mod choice;
 mod connection;
@@ -102,7 +103,9 @@ struct Inner {
     lost: mpsc::UnboundedSender<Fencing>,
     /// The namespaces that are in use.
     heads: Mutex<Vec<Weak<Head>>>,
-    next_head: AtomicU64,
+    next_id: AtomicU64,
+    /// Keys are changed by one task at a time.
+    authenticating: tokio::sync::Mutex<()>,
 }
 
 /// How long a call waits for a change before it looks at the paths again.
@@ -158,7 +161,8 @@ impl Multipath {
             parked: Stopwatch::default(),
             lost,
             heads: Mutex::new(Vec::new()),
-            next_head: AtomicU64::new(0),
+            next_id: AtomicU64::new(0),
+            authenticating: tokio::sync::Mutex::new(()),
         });
         for at in 0..paths.len() {
             tokio::spawn(path::run(Arc::downgrade(&inner), at));
@@ -300,9 +304,9 @@ impl Inner {
         heads.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The number of a new head.
-    fn next_head(&self) -> u64 {
-        self.next_head.fetch_add(1, Ordering::Relaxed)
+    /// The number of a new head or connection.
+    fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Adds a namespace, and has each path check it.

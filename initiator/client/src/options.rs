@@ -90,3 +90,33 @@ impl ConnectOptions {
 /// Entries of an admin queue: every controller supports as many (NVMe Base 2.0, section
 /// 5.16.1.23, ASQSZ).
 const ADMIN_SIZE: u16 = 32;
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_initiator_core::dhchap::Key;
+
+    use super::*;
+
+    /// Bytes 00h to 1Fh.
+    const KNOWN: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+    #[test]
+    fn debug_output_has_no_key() {
+        let key = Arc::new(Key::parse(KNOWN).unwrap());
+        let addr = "127.0.0.1:4420".parse().unwrap();
+        let subnqn = Nqn::new("nqn.2026-11.org.example:disk").unwrap();
+        let mut options = ConnectOptions::new(addr, subnqn);
+        options.keys = Some(Arc::new(HostKeys::new(Arc::clone(&key), Some(key))));
+        let config = options.admin_config(&Identity::of_name(subnqn));
+        for text in [format!("{options:?}"), format!("{config:#?}")] {
+            assert!(text.contains("controller_key"), "{text}");
+            assert!(!text.contains("AAEC"), "{text}");
+            // As numbers.
+            let digits: String = text.split_whitespace().collect();
+            assert!(
+                !digits.contains("0,1,2,3") && !digits.contains("00010203"),
+                "{text}"
+            );
+        }
+    }
+}

@@ -11,6 +11,10 @@ use zerocopy::little_endian::U32;
 use crate::command::{BlockRange, Command};
 use crate::setting::Setting;
 
+/// The remedy of the status Authentication Required.
+pub(crate) const AUTHENTICATION_REQUIRED: &str = "the target requires authentication: pass the \
+     key that it has for this host; if a key is passed, the log has the cause";
+
 /// Limits of one I/O command, by the controller and the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoLimits {
@@ -359,6 +363,7 @@ impl CommandError {
             | Status::COMMAND_INTERRUPTED
             | Status::TRANSIENT_TRANSPORT_ERROR => "retry",
             Status::INVALID_OPCODE => "the controller does not support this command",
+            Status::AUTHENTICATION_REQUIRED => AUTHENTICATION_REQUIRED,
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
                 "too many blocks for one Compare and Write; specify fewer"
             }
@@ -375,6 +380,7 @@ impl CommandError {
             Status::INVALID_NAMESPACE => &[Setting::Namespace],
             Status::INVALID_FIELD if self.place.is_some() => &[Setting::Namespace, Setting::Field],
             Status::LBA_OUT_OF_RANGE => &[Setting::Blocks],
+            Status::AUTHENTICATION_REQUIRED => &[Setting::Keys],
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => &[Setting::CompareAndWrite],
             _ => &[],
         }

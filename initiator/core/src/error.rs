@@ -9,7 +9,7 @@ use nvmeof_wire::fabrics::InvalidParameter;
 use nvmeof_dhchap as dhchap;
 
 use crate::admin::{Names, QueueShape};
-use crate::blocks::CommandError;
+use crate::blocks::{AUTHENTICATION_REQUIRED, CommandError};
 use crate::queue::QueueFault;
 use crate::setting::Setting;
 
@@ -28,6 +28,15 @@ pub enum SetupError {
         remedy: &'static str,
         /// The settings that caused it.
         settings: &'static [Setting],
+    },
+    /// The keys of this host are not those that the target requires. The target may have others
+    /// later.
+    #[error("{what}")]
+    Keys {
+        /// What is missing.
+        what: &'static str,
+        /// The remedy.
+        remedy: &'static str,
     },
     /// CSTS.CFS is set.
     #[error("the controller reports a fatal error (CSTS.CFS)")]
@@ -90,7 +99,9 @@ impl SetupError {
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::Refused(refusal) => refusal.remedy(),
-            Self::Unsupported { remedy, .. } => Some((*remedy).to_owned()),
+            Self::Unsupported { remedy, .. } | Self::Keys { remedy, .. } => {
+                Some((*remedy).to_owned())
+            }
             Self::Fatal => Some("check the target's log and restart the target".to_owned()),
             Self::TimedOut { .. } => {
                 Some("the target is overloaded or unresponsive; check its log".to_owned())
@@ -111,7 +122,7 @@ impl SetupError {
             Self::Refused(refusal) => refusal.settings(),
             Self::Unsupported { settings, .. } => settings,
             Self::Command(error) => error.settings(),
-            Self::Authentication(_) => &[Setting::Keys],
+            Self::Authentication(_) | Self::Keys { .. } => &[Setting::Keys],
             Self::Fatal
             | Self::TimedOut { .. }
             | Self::InvalidResponse(_)
@@ -195,6 +206,7 @@ impl Refusal {
             Some(SQSIZE) => &[Setting::QueueSize],
             Some(KATO) => &[Setting::KeepAlive],
             None if self.status.is(Status::CONNECT_INVALID_HOST) => &[Setting::HostNqn],
+            None if self.status.is(Status::AUTHENTICATION_REQUIRED) => &[Setting::Keys],
             _ => &[],
         }
     }
@@ -230,9 +242,7 @@ impl Refusal {
             Status::CONNECT_RESTART_DISCOVERY => {
                 "the discovery log page has changed; discover again".to_owned()
             }
-            Status::AUTHENTICATION_REQUIRED => {
-                "this host does not support authentication; disable it for this host".to_owned()
-            }
+            Status::AUTHENTICATION_REQUIRED => AUTHENTICATION_REQUIRED.to_owned(),
             _ => return None,
         })
     }

@@ -106,6 +106,15 @@ pub enum FenceStep {
     Fenced(FenceMethod),
 }
 
+/// What a refusal with Do Not Retry says: which resets not to request of that sibling again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetRefusal {
+    /// That of this controller, which the sibling does not know, for example.
+    ThisController,
+    /// All: the sibling does not have the command.
+    AnyController,
+}
+
 /// Fences one lost controller.
 #[derive(Clone, Debug)]
 pub struct Fence {
@@ -190,7 +199,7 @@ impl Fence {
     }
 
     /// What to do at `now`; `has_sibling` says whether another controller of the same host and
-    /// subsystem takes commands.
+    /// subsystem takes commands, of those that have not refused for good ([`ResetRefusal`]).
     pub fn poll(&mut self, now: Duration, has_sibling: bool) -> FenceStep {
         self.has_sibling = has_sibling;
         match self.state {
@@ -263,10 +272,17 @@ impl Fence {
         self.state == State::Resetting && self.instance == Some(reset)
     }
 
-    /// The reset completed with `status` and `result`, dword 0 of the completion.
-    pub fn reset_completed(&mut self, now: Duration, status: Status, result: u32) {
+    /// The reset completed with `status` and `result`, dword 0 of the completion. After a
+    /// [`ResetRefusal`], do not count the sibling for [`poll`](Self::poll) any more. Others may
+    /// still know the controller.
+    pub fn reset_completed(
+        &mut self,
+        now: Duration,
+        status: Status,
+        result: u32,
+    ) -> Option<ResetRefusal> {
         if self.state != State::Resetting {
-            return;
+            return None;
         }
         self.state = if status.is_success() && result & CrossControllerReset::IMMEDIATE != 0 {
             State::Fenced(FenceMethod::CrossControllerReset)
@@ -284,13 +300,13 @@ impl Fence {
             State::LogFull
         } else {
             self.failed(now, self.deadline());
-            if status.dnr() && self.in_progress_at.is_none() {
-                // The target has no such command, or does not know the incarnation. Once a
-                // sibling executed it, another one may still know more.
-                self.instance = None;
-            }
-            State::Waiting { from: now + RETRY }
+            let refusal = refusal_of(status);
+            // Another sibling is asked at once.
+            let pause = refusal.map_or(RETRY, |_| Duration::ZERO);
+            self.state = State::Waiting { from: now + pause };
+            return refusal;
         };
+        None
     }
 
     /// The sibling reported that a reset completed: the log page is read now.
@@ -356,11 +372,24 @@ impl Fence {
     }
 }
 
+/// What a status that is neither success nor about a reset in progress says about later resets.
+fn refusal_of(status: Status) -> Option<ResetRefusal> {
+    match status {
+        _ if !status.dnr() => None,
+        // "A reserved coded value or an unsupported value in the command opcode field" (Base 2.1,
+        // 4.2.3.1): it has nothing to do with the controller that is to be reset.
+        _ if status.is(Status::INVALID_OPCODE) => Some(ResetRefusal::AnyController),
+        _ => Some(ResetRefusal::ThisController),
+    }
+}
+
 /// A controller of the same host and subsystem that can reset a lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sibling {
     /// Whether it is on the path of the lost controller.
     pub is_same_path: bool,
+    /// Whether it refused this reset, or all resets, for good ([`ResetRefusal`]).
+    pub has_refused: bool,
     /// Whether a command for a fence is outstanding. A second one could read the log page, which
     /// removes completed entries, before the completion of the first one is known.
     pub is_busy: bool,
@@ -368,7 +397,8 @@ pub struct Sibling {
     pub unanswered: u32,
 }
 
-/// The index of the sibling for the next reset; `None` if it is busy, or if there is none.
+/// The index of the sibling for the next reset; `None` if it is busy, or if there is none that has
+/// not refused.
 ///
 /// An unresponsive sibling is used only while there is no other: it would delay each fence. A
 /// sibling on another path comes first, because the target of the lost one may be gone.
@@ -376,7 +406,8 @@ pub struct Sibling {
 pub fn choose_sibling(siblings: &[Sibling]) -> Option<usize> {
     let rank = |one: &Sibling| (one.unanswered, one.is_busy, one.is_same_path);
     let all = siblings.iter().enumerate();
-    let (at, chosen) = all.min_by_key(|(at, one)| (rank(one), *at))?;
+    let asked = all.filter(|(_, one)| !one.has_refused);
+    let (at, chosen) = asked.min_by_key(|(at, one)| (rank(one), *at))?;
     (!chosen.is_busy).then_some(at)
 }
 
@@ -482,13 +513,20 @@ mod tests {
                 "{status}"
             );
         }
-        for status in [Status::INVALID_OPCODE, Status::INVALID_FIELD] {
+        for (status, refusal) in [
+            (Status::INVALID_OPCODE, ResetRefusal::AnyController),
+            (Status::INVALID_FIELD, ResetRefusal::ThisController),
+        ] {
             let mut fence = Fence::new(&lost(), None, S(100));
-            reset(&mut fence, S(100), status.with_dnr(), 0);
-            assert_eq!(fence.poll(S(124), true), FenceStep::Wait);
+            assert_eq!(fence.poll(S(100), true), FenceStep::Reset(NAMED));
+            fence.sent();
+            let completed = fence.reset_completed(S(100), status.with_dnr(), 0);
+            assert_eq!(completed, Some(refusal), "{status}");
+            // It was the only one.
+            assert_eq!(fence.poll(S(124), false), FenceStep::Wait);
             assert_eq!(fence.next_deadline(), Some(S(125)));
             let by_time = FenceStep::Fenced(FenceMethod::QuiesceTime);
-            assert_eq!(fence.poll(S(125), true), by_time, "{status}");
+            assert_eq!(fence.poll(S(125), false), by_time, "{status}");
         }
         let mut fence = Fence::new(&lost(), None, S(100));
         reset(&mut fence, S(100), Status::CROSS_RESET_LOG_FULL, 0);
@@ -497,6 +535,15 @@ mod tests {
         fence.log_read(S(100), &[entry(CrossResetState::SUCCESS)]);
         assert_eq!(fence.next_deadline(), Some(S(101)));
         assert_eq!(fence.poll(S(101), true), FenceStep::Reset(NAMED));
+    }
+
+    #[test]
+    fn sibling_that_refuses_is_replaced_by_another_at_once() {
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(100), Status::INVALID_FIELD.with_dnr(), 0);
+        reset(&mut fence, S(100), Status::INVALID_OPCODE.with_dnr(), 0);
+        reset(&mut fence, S(100), Status::SUCCESS, 1);
+        assert_eq!(fence.poll(S(100), true), BY_RESET);
     }
 
     #[test]
@@ -708,8 +755,13 @@ mod tests {
     fn responsive_idle_sibling_on_another_path_is_chosen() {
         let good = Sibling {
             is_same_path: false,
+            has_refused: false,
             is_busy: false,
             unanswered: 0,
+        };
+        let refused = Sibling {
+            has_refused: true,
+            ..good
         };
         let same = Sibling {
             is_same_path: true,
@@ -729,6 +781,8 @@ mod tests {
         assert_eq!(choose_sibling(&[silent, busy]), None);
         assert_eq!(choose_sibling(&[silent]), Some(0));
         assert_eq!(choose_sibling(&[]), None);
+        assert_eq!(choose_sibling(&[refused, same]), Some(1));
+        assert_eq!(choose_sibling(&[refused]), None);
     }
 
     #[derive(Clone, Copy, Debug)]

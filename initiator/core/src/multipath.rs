@@ -21,6 +21,6 @@ mod shared;
 pub use ana::AnaGroups;
 pub use ana_log::{AnaLimits, AnaLog, AnaLogGroup, AnaReader};
 pub use reconnect::{PathState, Reconnect, ReconnectOptions, ReconnectStep};
-pub use retry::{Effect, Outcome, RetryPolicy, RetryStep};
+pub use retry::{Effect, Outcome, RetryPolicy, RetryStep, is_refusal};
 pub use select::{Path, PathAccess, PathPolicy, PathSelector, Rotation};
 pub use shared::{Difference, SharedNamespace, check_subsystem, check_unique, grown};

@@ -285,7 +285,7 @@ impl Setup {
         let SetupConfig { names, queue, .. } = &self.config;
         let connected = check_connect(names, *queue, completion)?;
         self.cntlid = connected.cntlid;
-        let authentication = Authentication::after_connect(names, 0, connected)?;
+        let authentication = Authentication::after_connect(names, *queue, connected)?;
         self.authentication = authentication.map(Box::new);
         Ok(match self.authentication {
             Some(_) => Step::Authenticate,

@@ -25,6 +25,8 @@ struct engine_options {
 	char *hostnqn;
 	char *shm_folder;
 	char *path_policy;
+	char *dhchap_secret;
+	char *dhchap_ctrl_secret;
 	unsigned int nsid;
 	unsigned int queues;
 	unsigned int shm_copy;
@@ -130,6 +132,17 @@ static struct fio_option options[] = {
 			      "NQN of this host (default: /etc/nvme/hostnqn)"),
 	},
 	{
+		ENGINE_OPTION("dhchap_secret", "Host key", FIO_OPT_STR_STORE, dhchap_secret,
+			      "Key of this host for authentication: @FILE (default: variable "
+			      "NVMEOF_DHCHAP_SECRET)"),
+	},
+	{
+		ENGINE_OPTION("dhchap_ctrl_secret", "Controller key", FIO_OPT_STR_STORE,
+			      dhchap_ctrl_secret,
+			      "Key that the controller has to prove: @FILE (default: variable "
+			      "NVMEOF_DHCHAP_CTRL_SECRET)"),
+	},
+	{
 		.name = NULL,
 	},
 };
@@ -155,6 +168,8 @@ static struct nvmeof_target target_of(struct thread_data *td)
 		.hostnqn = o->hostnqn,
 		.shm_folder = o->shm_folder,
 		.path_policy = o->path_policy,
+		.dhchap_secret = o->dhchap_secret,
+		.dhchap_ctrl_secret = o->dhchap_ctrl_secret,
 		.job = td->o.name,
 		.nsid = o->nsid,
 		.queues = o->queues,

@@ -13,6 +13,8 @@ struct nvmeof_target {
 	const char *hostnqn;
 	const char *shm_folder;
 	const char *path_policy;
+	const char *dhchap_secret; /* both: @FILE */
+	const char *dhchap_ctrl_secret;
 	const char *job; /* name of the job */
 	uint32_t nsid;
 	uint32_t queues;

@@ -59,6 +59,7 @@ fn option(setting: Setting) -> Option<&'static str> {
         Setting::SoftwareIwarp => "provider=iwarp",
         Setting::ShmFolder => "shm_folder=",
         Setting::Namespace => "namespace=",
+        Setting::Keys => "dhchap_secret=, dhchap_ctrl_secret=",
         _ => return None,
     })
 }
@@ -92,7 +93,7 @@ fn of_setup(error: &SetupError) -> Errno {
         SetupError::Command(error) => statuses::errno(error.status),
         SetupError::TimedOut { .. } => Errno::ETIMEDOUT,
         SetupError::Unsupported { .. } => Errno::EOPNOTSUPP,
-        SetupError::Authentication(_) => Errno::EKEYREJECTED,
+        SetupError::Authentication(_) | SetupError::Keys { .. } => Errno::EKEYREJECTED,
         SetupError::Fatal => Errno::EIO,
         SetupError::Unstable { .. } => Errno::EAGAIN,
         SetupError::InvalidResponse(_) | SetupError::Queue(_) => Errno::EPROTO,

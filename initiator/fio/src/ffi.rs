@@ -30,6 +30,8 @@ pub struct CTarget {
     hostnqn: *const c_char,
     shm_folder: *const c_char,
     path_policy: *const c_char,
+    dhchap_secret: *const c_char,
+    dhchap_ctrl_secret: *const c_char,
     job: *const c_char,
     nsid: u32,
     queues: u32,
@@ -70,7 +72,7 @@ pub struct CEnded {
 }
 
 const _: () = {
-    assert!(size_of::<CTarget>() == 96);
+    assert!(size_of::<CTarget>() == 112);
     assert!(size_of::<CSize>() == 16);
     assert!(size_of::<CRequest>() == 40);
     assert!(size_of::<CEnded>() == 16);
@@ -258,7 +260,7 @@ unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
     log_to_stderr();
     // SAFETY: guaranteed by the caller.
     let target = unsafe { &*target };
-    let word = |text: *const c_char| -> Result<Option<&str>, Failure> {
+    let given = |text: *const c_char| -> Result<Option<&str>, Failure> {
         if text.is_null() {
             return Ok(None);
         }
@@ -270,7 +272,10 @@ unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
                 Errno::EINVAL,
             )
         })?;
-        Ok(Some(text).filter(|text| !text.is_empty()))
+        Ok(Some(text))
+    };
+    let word = |text| -> Result<Option<&str>, Failure> {
+        Ok(given(text)?.filter(|text| !text.is_empty()))
     };
     Options::parse(&RawOptions {
         address: word(target.address)?,
@@ -288,6 +293,8 @@ unsafe fn options_of(target: *const CTarget) -> Result<Options, Failure> {
         fast_io_fail_tmo: target.fast_io_fail_tmo,
         keep_alive_tmo: target.keep_alive_tmo,
         stall_ms: target.stall_ms,
+        dhchap_secret: given(target.dhchap_secret)?,
+        dhchap_ctrl_secret: given(target.dhchap_ctrl_secret)?,
         job: word(target.job)?,
     })
 }
@@ -350,6 +357,8 @@ mod tests {
             hostnqn: null(),
             shm_folder: null(),
             path_policy: null(),
+            dhchap_secret: null(),
+            dhchap_ctrl_secret: null(),
             job: null(),
             nsid: 1,
             queues: 1,

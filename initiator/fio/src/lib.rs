@@ -18,6 +18,7 @@ mod control;
 mod failure;
 pub mod ffi;
 mod job;
+mod keys;
 mod options;
 mod payload;
 mod request;

@@ -11,6 +11,7 @@ use nvmeof_initiator::{
 use nvmeof_initiator_core::multipath::{PathPolicy, ReconnectOptions};
 
 use crate::failure::Failure;
+use crate::keys;
 
 /// Where to connect, and how.
 #[derive(Clone, Debug)]
@@ -69,6 +70,10 @@ pub struct RawOptions<'a> {
     pub keep_alive_tmo: u32,
     /// `stall_ms`: milliseconds; 0: none is reported.
     pub stall_ms: u32,
+    /// `dhchap_secret`: @ and the file of the key of this host.
+    pub dhchap_secret: Option<&'a str>,
+    /// `dhchap_ctrl_secret`: @ and the file of the key of the controller.
+    pub dhchap_ctrl_secret: Option<&'a str>,
     /// Name of the job.
     pub job: Option<&'a str>,
 }
@@ -103,8 +108,11 @@ impl Options {
             .filter(|queues| *queues > 0)
             .ok_or_else(|| wrong(format!("queues={} is out of range (1-65535)", given.queues)))?;
         let keep_alive = keep_alive(given.keep_alive_tmo)?;
+        let variable = |name: &str| std::env::var_os(name);
+        let keys = keys::read(given.dhchap_secret, given.dhchap_ctrl_secret, variable)?;
         let path = |addr: &str| {
             let mut path = ConnectOptions::new(resolve(addr)?, subnqn);
+            path.keys.clone_from(&keys);
             (path.io_queues, path.keep_alive) = (io_queues, keep_alive);
             Ok(path)
         };
@@ -248,6 +256,8 @@ mod tests {
         fast_io_fail_tmo: -1,
         keep_alive_tmo: 5,
         stall_ms: 1000,
+        dhchap_secret: None,
+        dhchap_ctrl_secret: None,
         job: None,
     };
 

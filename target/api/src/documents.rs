@@ -1,6 +1,8 @@
 //! Bodies of requests (`...In`) and responses (`...Out`).
 
-use nvmeof_target_core::Disconnected;
+use nvmeof_target_core::{
+    Authenticated, AuthenticationCounts, AuthenticationOutcome, Disconnected, KeyState,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -148,12 +150,59 @@ pub struct StatusOut {
     pub subsystems: Vec<SubsystemOut>,
     /// Controllers of connected hosts.
     pub controllers: Vec<ControllerOut>,
+    /// Hosts that have a key.
+    #[serde(default)]
+    pub host_keys: Vec<HostKeysOut>,
+    /// Authentications of all hosts since the start, by outcome.
+    #[serde(default)]
+    pub authentications: Vec<OutcomeCount>,
+    /// Warnings about controllers whose host cannot reconnect with its present key, or soon cannot.
+    #[serde(default)]
+    pub key_warnings: Vec<String>,
+}
+
+/// A host that has a key.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+pub struct HostKeysOut {
+    /// NQN of the host.
+    pub host: String,
+    /// Whether an old key is accepted, too.
+    pub old_key: bool,
+    /// When the old key ceases to be accepted, in UTC (RFC 3339); null: when it is removed.
+    pub old_key_until: Option<String>,
+    /// Whether the host can require that the controller authenticates, too.
+    pub controller_key: bool,
+    /// Authentications since it has a key, by outcome.
+    pub authentications: Vec<OutcomeCount>,
+}
+
+/// How many authentications ended in one way.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+pub struct OutcomeCount {
+    /// `success`, or why it failed: `no_key`, `wrong_key`, `no_controller_key`, `not_usable`,
+    /// `protocol`, `timeout`, `refused_by_host` or `internal`.
+    pub outcome: String,
+    /// Their number.
+    pub count: u64,
+}
+
+impl OutcomeCount {
+    /// The number of authentications of each outcome.
+    #[must_use]
+    pub fn of(counts: AuthenticationCounts) -> Vec<Self> {
+        let all = AuthenticationOutcome::ALL.into_iter();
+        let all = all.map(|outcome| Self {
+            outcome: outcome.name().to_owned(),
+            count: counts.get(outcome),
+        });
+        all.collect()
+    }
 }
 
 /// A configured object that is not served yet; the target retries it.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 pub struct WaitingOut {
-    /// `namespace`, `port` or `listener`.
+    /// `namespace`, `port`, `listener` or `host_key`.
     pub kind: String,
     /// Name of the object.
     pub name: String,
@@ -192,6 +241,9 @@ pub struct SubsystemOut {
     pub nqn: String,
     /// NQNs of hosts that may connect; null: every host.
     pub allowed_hosts: Option<Vec<String>>,
+    /// Whether only hosts with a key may connect.
+    #[serde(default)]
+    pub require_authentication: bool,
     /// Its namespaces.
     pub namespaces: Vec<NamespaceOut>,
 }
@@ -234,6 +286,48 @@ pub struct ControllerOut {
     pub subsystem: String,
     /// Number of connected I/O queues.
     pub io_queues: usize,
+    /// How the host authenticated at the last time; null: it did not.
+    #[serde(default)]
+    pub authentication: Option<AuthenticationOut>,
+}
+
+/// How a host authenticated.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AuthenticationOut {
+    /// The key that it used: `current`, `old`, or `removed`: no key of the host any more.
+    pub key: String,
+    /// Hash function.
+    pub hash: String,
+    /// Group of the key exchange.
+    pub group: String,
+    /// Whether the controller authenticated, too.
+    pub two_way: bool,
+}
+
+impl AuthenticationOut {
+    /// The values of `key`.
+    pub const KEYS: [&'static str; 3] = ["current", "old", "removed"];
+}
+
+impl From<Authenticated> for AuthenticationOut {
+    fn from(authenticated: Authenticated) -> Self {
+        Self {
+            key: key_state(authenticated.key).to_owned(),
+            hash: authenticated.hash.name().to_owned(),
+            group: authenticated.group.name().to_owned(),
+            two_way: authenticated.is_mutual,
+        }
+    }
+}
+
+/// One of [`AuthenticationOut::KEYS`].
+#[must_use]
+pub fn key_state(key: KeyState) -> &'static str {
+    match key {
+        KeyState::Current => "current",
+        KeyState::Old => "old",
+        KeyState::Removed => "removed",
+    }
 }
 
 impl From<&Disconnected> for Lost {

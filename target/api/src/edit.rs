@@ -100,6 +100,46 @@ pub enum Edit {
         /// NQN of the host, or `any`: then only hosts that are allowed later may connect.
         host: String,
     },
+    /// Sets the keys with which a host is authenticated. What is left out has its default; an old
+    /// key is removed. Refused while controllers use a key that the host would not have any more.
+    HostSetKey(HostKeys),
+    /// Gives a host another key and keeps the present one as the old key.
+    HostRotateKey {
+        /// NQN of the host.
+        host: String,
+        /// `key_file`: the file with the new key.
+        key_file: String,
+        /// `old_key_file`: the present `key_file`, which the target fills in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        old_key_file: Option<String>,
+        /// `old_key_until`: a date or a date and time; without it, the old key is accepted until it
+        /// is removed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        old_key_until: Option<String>,
+        /// The files that it replaces, which the target fills in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<KeyFiles>,
+    },
+    /// Removes the old key of a host. Refused while controllers use it.
+    HostRemoveOldKey {
+        /// NQN of the host.
+        host: String,
+        /// The files that it removes, which the target fills in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<KeyFiles>,
+        /// Whether to remove it in any case, and to disconnect the controllers that use it. It is
+        /// not saved.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
+    },
+    /// Removes all keys of a host, which is then not authenticated any more.
+    HostRemoveKey {
+        /// NQN of the host.
+        host: String,
+        /// The files that it removes, which the target fills in.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replaces: Option<KeyFiles>,
+    },
     /// Adds a port.
     PortAdd {
         /// Address and port, such as `10.0.0.1:4420`, or `unix:/path`.
@@ -182,6 +222,50 @@ pub struct NamespaceAdd {
     pub hosts: Vec<String>,
 }
 
+/// The keys of a host, and how they are used.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostKeys {
+    /// NQN of the host.
+    pub host: String,
+    /// `key_file`: an absolute path, or `credential:NAME`. Only the path is saved.
+    pub key_file: String,
+    /// `controller_key_file`, as `key_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_key_file: Option<String>,
+    /// `hash`; an empty list is the default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hash: Vec<String>,
+    /// `dh_groups`; an empty list is the default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dh_groups: Vec<String>,
+    /// The files that it replaces, which the target fills in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<KeyFiles>,
+    /// Whether to replace keys that controllers use, and to disconnect these controllers. It is not
+    /// saved.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
+/// The files with the keys of a host, as far as a change concerns them.
+///
+/// A saved change is deferred if the configuration has other files: its administrator changed the
+/// keys since.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyFiles {
+    /// `key_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<String>,
+    /// `old_key_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old_key_file: Option<String>,
+    /// `controller_key_file`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller_key_file: Option<String>,
+}
+
 /// In place of an NQN: every host.
 pub const ANY: &str = "any";
 
@@ -202,6 +286,12 @@ pub enum Slot<'a> {
     KeyOfPort(&'a str, &'a str),
     /// A host that may connect to a subsystem.
     Host(&'a str, &'a str),
+    /// All keys of a host.
+    HostKeys(&'a str),
+    /// The key and the old key of a host.
+    HostKeyFiles(&'a str),
+    /// The old key of a host.
+    OldHostKey(&'a str),
     /// A port, by address.
     Port(&'a str),
     /// The state of an ANA group on one port or on all.
@@ -239,6 +329,11 @@ impl Edit {
             Self::HostAllow { subsystem, host } | Self::HostDeny { subsystem, host } => {
                 Slot::Host(name(subsystem), host)
             }
+            Self::HostSetKey(HostKeys { host, .. }) | Self::HostRemoveKey { host, .. } => {
+                Slot::HostKeys(host)
+            }
+            Self::HostRotateKey { host, .. } => Slot::HostKeyFiles(host),
+            Self::HostRemoveOldKey { host, .. } => Slot::OldHostKey(host),
             Self::PortAdd { address, .. } | Self::PortRemove { address } => Slot::Port(address),
             Self::AnaSet { address, group, .. } => Slot::Ana(address.as_deref(), *group),
             Self::ReferralAdd { address, .. } | Self::ReferralRemove { address } => {
@@ -295,9 +390,31 @@ impl Edit {
             Self::SubsystemRemove { .. }
                 | Self::NamespaceRemove { .. }
                 | Self::HostDeny { .. }
+                | Self::HostRemoveOldKey { .. }
+                | Self::HostRemoveKey { .. }
                 | Self::PortRemove { .. }
                 | Self::ReferralRemove { .. }
         )
+    }
+
+    /// The host whose keys it changes.
+    #[must_use]
+    pub fn host_of_keys(&self) -> Option<&str> {
+        match self.slot() {
+            Slot::HostKeys(host) | Slot::HostKeyFiles(host) | Slot::OldHostKey(host) => Some(host),
+            _ => None,
+        }
+    }
+
+    /// What a change of the keys of a host replaces or removes.
+    pub fn replaces_mut(&mut self) -> Option<&mut Option<KeyFiles>> {
+        match self {
+            Self::HostSetKey(HostKeys { replaces, .. })
+            | Self::HostRotateKey { replaces, .. }
+            | Self::HostRemoveOldKey { replaces, .. }
+            | Self::HostRemoveKey { replaces, .. } => Some(replaces),
+            _ => None,
+        }
     }
 
     /// The subsystem, if it may be omitted.
@@ -337,12 +454,71 @@ impl Slot<'_> {
             (Self::Host(nqn, host), Self::Host(it, other)) => {
                 nqn == it && (*host == ANY || host == other)
             }
+            (
+                Self::HostKeys(host),
+                Self::HostKeys(it) | Self::HostKeyFiles(it) | Self::OldHostKey(it),
+            )
+            | (Self::HostKeyFiles(host), Self::HostKeyFiles(it) | Self::OldHostKey(it)) => {
+                host == it
+            }
             (Self::Ana(None, group), Self::Ana(_, it)) => group == it,
             (
                 Self::Port(address),
                 Self::Port(it) | Self::Ana(Some(it), _) | Self::KeyOfPort(it, _),
             ) => address == it,
             _ => self == other,
+        }
+    }
+}
+
+/// The beginning of a key, which somebody may give in place of the path of its file.
+pub const KEY_PREFIX: &str = "DHHC-1:";
+
+/// The file of a key in parentheses; never a key.
+fn in_file(path: &str) -> String {
+    match path.contains(KEY_PREFIX) {
+        true => String::new(),
+        false => format!(" ({path})"),
+    }
+}
+
+/// The NQN of a host; never a key, which somebody may give in its place.
+fn named(host: &str) -> &str {
+    match host.contains(KEY_PREFIX) {
+        true => "(a key)",
+        false => host,
+    }
+}
+
+impl fmt::Display for HostKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", named(&self.host), in_file(&self.key_file))
+    }
+}
+
+impl Edit {
+    /// Writes a change of a host.
+    fn write_host(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |subsystem: &Option<String>| match subsystem {
+            Some(nqn) => format!(" of {nqn}"),
+            None => String::new(),
+        };
+        match self {
+            Self::HostAllow { subsystem, host } => {
+                write!(f, "host allow {}{}", named(host), of(subsystem))
+            }
+            Self::HostDeny { subsystem, host } => {
+                write!(f, "host deny {}{}", named(host), of(subsystem))
+            }
+            Self::HostSetKey(keys) => write!(f, "host set-key {keys}"),
+            Self::HostRotateKey { host, key_file, .. } => {
+                write!(f, "host rotate-key {}{}", named(host), in_file(key_file))
+            }
+            Self::HostRemoveOldKey { host, .. } => {
+                write!(f, "host remove-old-key {}", named(host))
+            }
+            Self::HostRemoveKey { host, .. } => write!(f, "host remove-key {}", named(host)),
+            _ => Ok(()),
         }
     }
 }
@@ -396,8 +572,12 @@ impl fmt::Display for Edit {
                 key,
                 value,
             } => write!(f, "port set {address} {key}={}", is(value)),
-            Self::HostAllow { subsystem, host } => write!(f, "host allow {host}{}", of(subsystem)),
-            Self::HostDeny { subsystem, host } => write!(f, "host deny {host}{}", of(subsystem)),
+            Self::HostAllow { .. }
+            | Self::HostDeny { .. }
+            | Self::HostSetKey(_)
+            | Self::HostRotateKey { .. }
+            | Self::HostRemoveOldKey { .. }
+            | Self::HostRemoveKey { .. } => self.write_host(f),
             Self::PortAdd { address, .. } => write!(f, "port add {address}"),
             Self::PortRemove { address } => write!(f, "port remove {address}"),
             Self::AnaSet {
@@ -411,5 +591,31 @@ impl fmt::Display for Edit {
             Self::ReferralAdd { address, .. } => write!(f, "referral add {address}"),
             Self::ReferralRemove { address } => write!(f, "referral remove {address}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_in_place_of_its_file_is_not_printed() {
+        let keys = |key_file: &str| {
+            Edit::HostSetKey(HostKeys {
+                host: "nqn.h".to_owned(),
+                key_file: key_file.to_owned(),
+                ..HostKeys::default()
+            })
+        };
+        assert_eq!(keys("/k").to_string(), "host set-key nqn.h (/k)");
+        assert_eq!(
+            keys("DHHC-1:00:c2VjcmV0:").to_string(),
+            "host set-key nqn.h"
+        );
+        let swapped = Edit::HostRemoveKey {
+            host: "DHHC-1:00:c2VjcmV0:".to_owned(),
+            replaces: None,
+        };
+        assert_eq!(swapped.to_string(), "host remove-key (a key)");
     }
 }

@@ -26,11 +26,11 @@ mod snapshot;
 
 pub use client::{CallError, Caller, HttpResponse};
 pub use documents::*;
-pub use edit::{ANY, Edit, NamespaceAdd, Slot};
+pub use edit::{ANY, Edit, HostKeys, KEY_PREFIX, KeyFiles, NamespaceAdd, Slot};
 pub use error::{ErrorBody, ErrorText};
 pub use latency::Latency;
 pub use resize::Resize;
 pub use snapshot::{
-    Counts, Descriptors, Failed, GroupState, HostState, NamespaceState, QueueState, ReactorState,
-    Snapshot, SubsystemState, WaitingState,
+    Counts, Descriptors, Failed, GroupState, HostAuthentications, HostState, NamespaceState,
+    QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
 };

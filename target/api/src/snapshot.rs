@@ -43,6 +43,24 @@ pub struct Snapshot {
     /// Bytes of memory lent by hosts on this machine that the target has mapped.
     #[serde(default)]
     pub lent_memory: usize,
+    /// Authentications of all hosts, by outcome.
+    #[serde(default)]
+    pub authentications: BTreeMap<String, u64>,
+    /// Hosts that have a key.
+    #[serde(default)]
+    pub host_authentications: Vec<HostAuthentications>,
+    /// Controllers by the key with which their host authenticated; `none`: it did not.
+    #[serde(default)]
+    pub controllers_by_key: BTreeMap<String, usize>,
+}
+
+/// Authentications of a host that has a key.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct HostAuthentications {
+    /// NQN of the host.
+    pub host: String,
+    /// Their number by outcome.
+    pub outcomes: BTreeMap<String, u64>,
 }
 
 /// A configured object that is not served yet.

@@ -1,7 +1,7 @@
 //! The configured backing stores of namespaces.
 
 use nvmeof_backend_spec::{BlockSize, Spec};
-use nvmeof_target_core::{Model, NamespaceSpec, PortSpec};
+use nvmeof_target_core::{AuthenticationSpec, Model, NamespaceSpec, PortSpec};
 use toml::Spanned;
 
 use super::raw::RawNamespace;
@@ -122,8 +122,8 @@ impl Config {
         self.all_namespaces().filter(|(_, one)| one.enabled)
     }
 
-    /// The model with these ports. `fill_in` completes each enabled namespace with the
-    /// properties of its backing store, in order.
+    /// The model with these ports and the keys of hosts. `fill_in` completes each enabled namespace
+    /// with the properties of its backing store, in order.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
@@ -131,9 +131,11 @@ impl Config {
         &self,
         fill_in: impl FnMut(&mut NamespaceSpec),
         ports: &[PortSpec],
+        keys: AuthenticationSpec,
     ) -> Result<Model, ConfigError> {
         let subsystems = self.subsystem_specs(fill_in)?;
-        self.build(ports, &subsystems)
+        let model = self.build(ports, &subsystems)?;
+        Ok(model.with_authentication(keys))
     }
 
     fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {

@@ -1,19 +1,23 @@
 //! The configuration of the target: from TOML to the model, with errors by file, line and key.
 //!
 //! [`Config::read`] reads and checks a file. [`Config::configured_stores`] lists the backing
-//! stores of its namespaces, and [`Config::model_of`] builds the model once these and the ports
-//! are open. `docs/configuration-reference.md` is generated from the docstrings of the keys.
+//! stores of its namespaces, [`Config::authentication`] reads the keys of hosts, and
+//! [`Config::model_of`] builds the model once these and the ports are open.
+//! `docs/configuration-reference.md` is generated from the docstrings of the keys.
 //!
 //! This crate does not open backing stores, listen on ports, or start threads: that is
 //! `nvmeof-target-manage`.
 #![forbid(unsafe_code)]
 
 mod ana;
+mod authentication;
 mod configured_stores;
 mod control;
 mod cores;
 mod error;
 mod form;
+mod host;
+mod key_file;
 mod limits;
 mod locations;
 mod metrics;
@@ -29,6 +33,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod traddr;
+mod until;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,11 +47,13 @@ use nvmeof_target_core::{
 };
 use nvmeof_wire::Nqn;
 
+pub use authentication::{ReadKey, UnreadKey};
 pub use configured_stores::ConfiguredStore;
 pub use control::ControlConfig;
 pub use cores::Cores;
 pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
+pub use host::HostKey;
 pub use metrics::MetricsConfig;
 pub use names::on_unusual_names;
 use provider::ValueError;
@@ -57,6 +64,7 @@ pub use shm::ShmSettings;
 pub use storage::Sqpoll;
 use toml::Spanned;
 use traddr::RawPort;
+pub use until::utc;
 
 /// A configuration with valid values. Files, devices and addresses that it names may not exist.
 #[derive(Clone, Debug)]
@@ -241,6 +249,7 @@ impl Config {
             let wrong = wrong.into_iter().filter_map(Result::err);
             errors.extend(wrong.map(|wrong| self.wrong(&wrong)));
         }
+        errors.extend(self.host_errors());
         let unix = self.raw.unix.get_ref().check().err();
         errors.extend(unix.map(|wrong| self.wrong(&wrong)));
         let sqpoll = self.raw.storage.get_ref().sqpoll().err();
@@ -248,6 +257,21 @@ impl Config {
         // Each begins with its key.
         let settings = self.reactor_setting_errors().into_iter();
         errors.extend(settings.map(|what| self.error_at(self.location_named(&what), &what)));
+        errors
+    }
+
+    /// Errors in values of `[[host]]`. Files with keys are not read.
+    fn host_errors(&self) -> Vec<ConfigError> {
+        let mut errors = Vec::new();
+        let mut names = BTreeSet::new();
+        for host in self.hosts() {
+            errors.extend(host.check().iter().map(|wrong| self.wrong(wrong)));
+            let (nqn, at) = (host.nqn.get_ref(), host.nqn.span().start);
+            if !names.insert(nqn) {
+                let what = format!("nqn = {nqn:?}: another [[host]] has this NQN; remove one");
+                errors.push(self.error_at(Some(at), &what));
+            }
+        }
         errors
     }
 

@@ -1,8 +1,10 @@
-//! The warning about NQNs that do not have the form that the specification requires.
+//! NQNs in warnings, and the warning about those that do not have the form that the specification
+//! requires.
 
 use std::collections::BTreeSet;
 
 use nvmeof_wire::Nqn;
+use nvmeof_wire::text::Escaped;
 
 /// Most names that a warning lists; of further names it has the number.
 const LISTED: usize = 5;
@@ -12,16 +14,23 @@ pub fn on_unusual_names(names: &BTreeSet<Nqn>) -> Option<String> {
     if names.is_empty() {
         return None;
     }
-    let listed: Vec<_> = names.iter().take(LISTED).map(Nqn::to_string).collect();
-    let more = match names.len().saturating_sub(LISTED) {
+    let listed = listed(names.iter().map(Nqn::as_str));
+    Some(format!(
+        "not of the form nqn.yyyy-mm.reversed.domain:name (NVMe Base 2.1, 4.7): {listed}; served \
+         as they are, but a strict host refuses such names"
+    ))
+}
+
+/// The first names, and the number of further ones.
+pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names = names.into_iter();
+    let first = names.by_ref().take(LISTED);
+    let first: Vec<_> = first.map(|name| Escaped(name).to_string()).collect();
+    let more = match names.count() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Some(format!(
-        "not of the form nqn.yyyy-mm.reversed.domain:name (NVMe Base 2.1, 4.7): {}{more}; served \
-         as they are, but a strict host refuses such names",
-        listed.join(", ")
-    ))
+    first.join(", ") + &more
 }
 
 #[cfg(test)]

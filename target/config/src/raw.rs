@@ -11,6 +11,7 @@ use toml::Spanned;
 use super::ReactorSettings;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::host::RawHost;
 use super::limits::RawLimits;
 use super::metrics::RawMetrics;
 use super::polling::Preset;
@@ -50,6 +51,8 @@ pub(crate) struct RawConfig {
     pub(crate) referral: Vec<Spanned<RawReferral>>,
     #[serde(default)]
     pub(crate) port: Vec<Spanned<RawPort>>,
+    #[serde(default)]
+    pub(crate) host: Vec<Spanned<RawHost>>,
     #[serde(default)]
     pub(crate) subsystem: Vec<Spanned<RawSubsystem>>,
 }
@@ -129,6 +132,12 @@ pub(crate) struct RawSubsystem {
     /// NQNs of the hosts that may connect; an empty list allows no host. Required unless
     /// `allow_any_host` is true.
     allowed_hosts: Option<Vec<Spanned<String>>>,
+    /// Whether only hosts with a `[[host]]` may connect, which have to prove that they have their
+    /// key. Such hosts are authenticated in any case.
+    ///
+    /// Default: `false`
+    #[serde(default)]
+    pub(crate) require_authentication: bool,
     #[serde(default)]
     pub(crate) namespace: Vec<Spanned<RawNamespace>>,
 }
@@ -219,6 +228,7 @@ impl RawConfig {
             ieee_oui: None,
             allow_any_host: Spanned::new(0..0, true),
             allowed_hosts: None,
+            require_authentication: false,
             namespace,
         };
         let port = RawPort::at(listen, providers);
@@ -233,6 +243,7 @@ impl RawConfig {
             discovery: RawDiscovery::default(),
             referral: Vec::new(),
             port: vec![Spanned::new(0..0, port)],
+            host: Vec::new(),
             subsystem: vec![Spanned::new(0..0, subsystem)],
         }
     }
@@ -283,7 +294,8 @@ impl RawSubsystem {
         }
     }
 
-    fn hosts(&self) -> impl Iterator<Item = &Spanned<String>> {
+    /// NQNs of the hosts that may connect.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Spanned<String>> {
         self.allowed_hosts.iter().flatten()
     }
 

@@ -15,6 +15,12 @@ pub(crate) struct RawDiscovery {
     /// Unique NQN of the discovery subsystem, in addition to the well-known one. If left out, it
     /// has none.
     nqn: Option<Spanned<String>>,
+    /// Whether the discovery subsystem accepts only hosts with a `[[host]]`, which have to prove
+    /// that they have their key. Otherwise it authenticates no host.
+    ///
+    /// Default: `false`
+    #[serde(default)]
+    require_authentication: bool,
 }
 
 /// Another discovery subsystem, which the discovery log page lists.
@@ -45,6 +51,11 @@ impl RawDiscovery {
             nqn: text(self.nqn.as_ref()),
             referrals: referrals.map(RawReferral::to_spec).collect(),
         }
+    }
+
+    /// Whether it accepts only hosts with a key.
+    pub(crate) fn require_authentication(&self) -> bool {
+        self.require_authentication
     }
 
     /// Where the name is in the text.

@@ -1,6 +1,7 @@
 //! Errors in configurations and the messages about them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod hosts;
 mod locations;
 mod ports;
 
@@ -40,7 +41,8 @@ pub(super) fn model_of(config: &Config, ports: &[PortSpec]) -> Model {
             spec.blocks = len / u64::from(spec.block_size);
         }
     };
-    config.model_of(fill_in, ports).unwrap()
+    let keys = config.authentication().unwrap();
+    config.model_of(fill_in, ports, keys).unwrap()
 }
 
 /// The message for `GOOD` with `from` replaced by `to`.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use nvmeof_dhchap::{Work, WorkResult};
 use nvmeof_wire::{Cqe, Status};
 
 use crate::PendingSave;
@@ -50,6 +51,9 @@ pub enum Action {
     /// Wait until the save completes or fails, then [`Event::Saved`]. Do not block: a
     /// stalled file delays it without bound.
     AwaitSave(PendingSave),
+    /// Run this computation of an authentication on another thread, then [`Event::Computed`]:
+    /// it takes up to tens of milliseconds.
+    Compute(Work),
     /// Send the response. This request is complete.
     Respond(Response),
     /// Nothing to do: the response follows as an [`Order`]. This request is complete.
@@ -61,8 +65,8 @@ pub enum Action {
 /// The response to a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Response {
-    /// Destination of the data in the request's buffer: write all of them by RDMA
-    /// Write first.
+    /// Destination of the data in the request's buffer: write its first `len` bytes by RDMA
+    /// Write first. Only the message of an Authentication Receive may be shorter than the buffer.
     pub push: Option<Remote>,
     /// The response capsule.
     pub cqe: Cqe,
@@ -94,6 +98,8 @@ pub enum Event<'a> {
         /// Whether it succeeded.
         saved: bool,
     },
+    /// The result of [`Action::Compute`].
+    Computed(WorkResult),
 }
 
 /// The outcome of an operation of a backing store.
@@ -297,6 +303,25 @@ pub enum CloseCause {
     /// The first command was not Connect, or another command arrived during Connect.
     #[error("a command arrived before the queue was connected, expected one Connect command")]
     NotConnected,
+    /// Too many other commands arrived before the host had authenticated itself, or one during
+    /// another one.
+    #[error(
+        "commands arrived before the host was authenticated, expected Authentication Send and \
+         Receive, one at a time"
+    )]
+    NotAuthenticated,
+    /// The host did not prove its key.
+    #[error("the host was not authenticated")]
+    AuthenticationFailed,
+    /// The host did not continue its authentication in time.
+    #[error("the host did not continue its authentication within {seconds} s")]
+    AuthenticationTimeout {
+        /// The timeout of one step.
+        seconds: u64,
+    },
+    /// The host proved its key, but the Connect of the queue was refused then.
+    #[error("the host was authenticated, but its Connect was refused")]
+    NotJoined,
     /// The Keep Alive Timer expired.
     #[error("the host sent no command for its Keep Alive Timeout of {kato_ms} ms")]
     KeepAlive {

@@ -83,6 +83,9 @@ impl Target {
             waiting,
         };
         let old = std::mem::replace(&mut *served, next).generations;
+        let hosts = &served.model.authentication().hosts;
+        let authentications = &self.shared.authentications;
+        authentications.retain(|host| hosts.contains_key(host));
         for (subsystem, set) in gone {
             served.wait_for(subsystem, set);
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
-use crate::{DisconnectReason, Disconnected, Target};
+use crate::controller::Controller;
+use crate::{Authenticated, AuthenticationReport, DisconnectReason, Disconnected, Model, Target};
 
 /// A controller that a host has connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,21 +20,45 @@ pub struct Connected {
     pub peer: Arc<str>,
     /// I/O queues that are connected.
     pub io_queues: usize,
+    /// How the host proved who it is; `None` if it did not have to.
+    pub authentication: Option<Authenticated>,
+}
+
+impl Connected {
+    /// Describes `controller`; what its key is now follows from `model`.
+    fn of(controller: &Controller, model: &Model) -> Self {
+        let (hostnqn, subnqn) = (controller.hostnqn, controller.subnqn());
+        let policy = model.policy(&hostnqn, &subnqn);
+        let cold = controller.lock();
+        let proof = cold.proof.as_ref();
+        Self {
+            cntlid: controller.cntlid,
+            hostnqn,
+            subnqn,
+            peer: Arc::clone(&controller.peer),
+            io_queues: cold.queues.len(),
+            authentication: proof.map(|proof| Authenticated::of(proof, policy.as_deref())),
+        }
+    }
 }
 
 impl Target {
     /// The connected controllers, ordered by identifier.
     #[must_use]
     pub fn connected(&self) -> Vec<Connected> {
+        let model = self.model();
         let all = self.shared.registry.all().into_iter();
-        all.map(|controller| Connected {
-            cntlid: controller.cntlid,
-            hostnqn: controller.hostnqn,
-            subnqn: controller.subnqn(),
-            peer: Arc::clone(&controller.peer),
-            io_queues: controller.lock().queues.len(),
-        })
-        .collect()
+        all.map(|controller| Connected::of(&controller, &model))
+            .collect()
+    }
+
+    /// The authentications since the target started: of all hosts, and of each host that has a
+    /// key now, since it has one.
+    #[must_use]
+    pub fn authentication_report(&self) -> AuthenticationReport {
+        let served = self.shared.served();
+        let hosts = served.model.authentication().hosts.keys();
+        self.shared.authentications.report(hosts)
     }
 
     /// Disconnects the controllers of `host`, of one subsystem or of all, discovery
@@ -41,12 +66,19 @@ impl Target {
     /// poll its queues.
     #[must_use]
     pub fn disconnect(&self, host: &Nqn, subsystem: Option<&Nqn>) -> Vec<Disconnected> {
+        self.disconnect_if(|one| {
+            one.hostnqn == *host && subsystem.is_none_or(|name| *name == one.subnqn)
+        })
+    }
+
+    /// As [`disconnect`](Self::disconnect), but the controllers that are `wanted`.
+    #[must_use]
+    pub fn disconnect_if(&self, wanted: impl Fn(&Connected) -> bool) -> Vec<Disconnected> {
         let mut lost = Vec::new();
         // Excludes a concurrent Connect, which holds this until it is registered.
-        let _served = self.shared.served();
+        let served = self.shared.served();
         for controller in self.shared.registry.all() {
-            let wanted = subsystem.is_none_or(|name| *name == controller.subnqn());
-            if controller.hostnqn != *host || !wanted {
+            if !wanted(&Connected::of(&controller, &served.model)) {
                 continue;
             }
             self.shared.registry.remove(&controller);

@@ -21,7 +21,8 @@
 //! * commands: `queue` (queue pairs, I/O and Fabrics commands), `admin`, `request`
 //! * state that reactors share: `shared` holds `registry`, `live`, `generations`, `locks`,
 //!   `writers`, `quota` and `limit_counters`; controllers are in `controller`,
-//!   `namespace_view` and `protection`; counters are in `metrics` and `health`
+//!   `namespace_view` and `protection`; counters are in `metrics`, `health` and
+//!   `authentication`
 //! * values: `model` (what is served) and `discovery` (its log page), `limits`, `action`,
 //!   `persist`, `window`
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@
 mod action;
 mod admin;
 mod apply;
+mod authentication;
 mod connected;
 mod controller;
 mod discovery;
@@ -58,6 +60,9 @@ pub use action::{
     Action, CloseCause, Data, Event, Executed, IoKind, IoOp, Order, Remote, Response, overlap,
 };
 pub use apply::{Applied, LimitsChanged};
+pub use authentication::{
+    Authenticated, AuthenticationCounts, AuthenticationOutcome, AuthenticationReport, KeyState,
+};
 pub use connected::Connected;
 pub use controller::in_flight::InFlight;
 pub use controller::instance::IncarnationKey;
@@ -66,10 +71,10 @@ pub use limit_counters::{Limit, LimitCounters};
 pub use limits::{Limits, PortLimit};
 pub use locks::{Barrier, LockMember, Locks, RangeLock};
 pub use model::{
-    AnaGroup, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP, Discovery,
-    DiscoverySpec, Fabric, Location, Model, ModelError, NO_NGUID, Namespace, NamespaceSpec,
-    NamespaceState, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral, ReferralSpec,
-    Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
+    AnaGroup, AuthenticationSpec, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP,
+    Discovery, DiscoverySpec, Fabric, Location, Model, ModelError, NO_NGUID, Namespace,
+    NamespaceSpec, NamespaceState, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral,
+    ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use persist::{PendingSave, SaveError};
 pub use protection::{ProtectionKeeper, SavedProtection};

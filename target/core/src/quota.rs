@@ -52,6 +52,12 @@ impl Quota {
         })
     }
 
+    /// Whether no peer uses any of it.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, PeerUsage>> {
         // A panic leaves no change half done.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)

@@ -30,6 +30,20 @@ const DEPARTED: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
+    proposals: Proposals,
+}
+
+/// How many queues each identifier is proposed to. At most as many as there are queues without a
+/// controller.
+type Proposals = Arc<Mutex<BTreeMap<u16, usize>>>;
+
+/// An identifier that an admin queue gets when its host has authenticated itself, unless another
+/// one has it by then: it is not reserved, so that a host that never authenticates itself keeps it
+/// from none. It is withdrawn when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    cntlid: u16,
+    all: Proposals,
 }
 
 #[derive(Debug)]
@@ -90,6 +104,7 @@ impl Registry {
                 next: BTreeMap::new(),
                 departed: VecDeque::new(),
             }),
+            proposals: Proposals::default(),
         }
     }
 
@@ -98,13 +113,27 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the controller that `make` returns for an identifier of `choice`, for `host`
-    /// on the port of `route`. The error is the limit that is reached.
+    /// Proposes an identifier of `choice`; if possible, one that no other queue is proposed.
+    /// `None` if all are in use.
+    pub(crate) fn propose(&self, choice: &Choice<'_>) -> Option<Proposal> {
+        let inner = self.lock();
+        let mut proposals = lock(&self.proposals);
+        let cntlid = inner.free(choice, &proposals)?;
+        *proposals.entry(cntlid).or_default() += 1;
+        drop(proposals);
+        Some(Proposal {
+            cntlid,
+            all: Arc::clone(&self.proposals),
+        })
+    }
+
+    /// Adds the controller that `make` returns, for `host` on the port of `route`: with the
+    /// identifier that was proposed, or any of `choice`. The error is the limit that is reached.
     pub(crate) fn add(
         &self,
         host: &Nqn,
         route: &Route<'_>,
-        choice: &Choice<'_>,
+        (choice, proposed): (&Choice<'_>, Option<&Proposal>),
         make: impl FnOnce(u16) -> Controller,
     ) -> Result<Arc<Controller>, Limit> {
         let mut inner = self.lock();
@@ -123,7 +152,9 @@ impl Registry {
         if !inner.leaves_reserved(all, route) {
             return Err(Limit::PortControllers);
         }
-        inner.add(choice, make).ok_or(Limit::ControllerIds)
+        let cntlid = self.identifier(&inner, choice, proposed);
+        let added = cntlid.map(|cntlid| inner.add(choice.ids, cntlid, make));
+        added.ok_or(Limit::ControllerIds)
     }
 
     /// Adds a discovery controller for `host` on `port`. At the limit, it replaces another
@@ -132,14 +163,39 @@ impl Registry {
         &self,
         host: &Nqn,
         port: Option<&PortAddress>,
-        choice: &Choice<'_>,
+        (choice, proposed): (&Choice<'_>, Option<&Proposal>),
         make: impl FnOnce(u16) -> Controller,
     ) -> (Option<Arc<Controller>>, Option<Arc<Controller>>) {
         let mut inner = self.lock();
-        let lost = inner.to_replace(host, port);
-        let lost = lost.and_then(|cntlid| inner.controllers.remove(&cntlid));
+        let replaced = inner.to_replace(host, port);
+        // Nothing is replaced for a controller that cannot be added.
+        if let Some(proposed) = proposed
+            && replaced != Some(proposed.cntlid)
+            && self.identifier(&inner, choice, Some(proposed)).is_none()
+        {
+            return (None, None);
+        }
+        let lost = replaced.and_then(|cntlid| inner.controllers.remove(&cntlid));
         let lost = lost.filter(|lost| lost.hot.lose());
-        (inner.add(choice, make), lost)
+        let cntlid = self.identifier(&inner, choice, proposed);
+        let added = cntlid.map(|cntlid| inner.add(choice.ids, cntlid, make));
+        (added, lost)
+    }
+
+    /// The identifier of a new controller: what was proposed, if it is still free, or a free one.
+    fn identifier(
+        &self,
+        inner: &Inner,
+        choice: &Choice<'_>,
+        proposed: Option<&Proposal>,
+    ) -> Option<u16> {
+        match proposed {
+            Some(Proposal { cntlid, .. }) => {
+                let is_free = !inner.controllers.contains_key(cntlid);
+                (is_free && choice.ids.contains(*cntlid)).then_some(*cntlid)
+            }
+            None => inner.free(choice, &lock(&self.proposals)),
+        }
     }
 
     /// The controller with this identifier.
@@ -196,6 +252,12 @@ impl Registry {
     /// Number of controllers.
     pub(crate) fn len(&self) -> usize {
         self.lock().controllers.len()
+    }
+
+    /// Number of proposals.
+    #[cfg(test)]
+    pub(crate) fn proposals(&self) -> usize {
+        lock(&self.proposals).values().sum()
     }
 }
 
@@ -287,20 +349,52 @@ impl Inner {
         nvm.filter(its).count()
     }
 
-    fn add(
-        &mut self,
-        choice: &Choice<'_>,
-        make: impl FnOnce(u16) -> Controller,
-    ) -> Option<Arc<Controller>> {
+    /// A free identifier; if possible, one that is proposed to no queue.
+    fn free(&self, choice: &Choice<'_>, proposals: &BTreeMap<u16, usize>) -> Option<u16> {
         let start = self.next.get(&choice.ids).copied().unwrap_or_default();
         let taken = |cntlid| self.controllers.contains_key(&cntlid);
-        let cntlid = choice.first_free(start, taken)?;
+        let wanted = |cntlid| taken(cntlid) || proposals.contains_key(&cntlid);
+        choice
+            .first_free(start, wanted)
+            .or_else(|| choice.first_free(start, taken))
+    }
+
+    fn add(
+        &mut self,
+        ids: ControllerIds,
+        cntlid: u16,
+        make: impl FnOnce(u16) -> Controller,
+    ) -> Arc<Controller> {
         let controller = Arc::new(make(cntlid));
         self.controllers.insert(cntlid, Arc::clone(&controller));
-        if self.next.len() >= RANGES && !self.next.contains_key(&choice.ids) {
+        if self.next.len() >= RANGES && !self.next.contains_key(&ids) {
             self.next.clear();
         }
-        self.next.insert(choice.ids, cntlid.saturating_add(1));
-        Some(controller)
+        self.next.insert(ids, cntlid.saturating_add(1));
+        controller
     }
+}
+
+impl Proposal {
+    pub(crate) fn cntlid(&self) -> u16 {
+        self.cntlid
+    }
+}
+
+impl Drop for Proposal {
+    fn drop(&mut self) {
+        let mut proposals = lock(&self.all);
+        if let Some(count) = proposals.get_mut(&self.cntlid) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                proposals.remove(&self.cntlid);
+            }
+        }
+    }
+}
+
+/// Locked after the controllers, if both are.
+fn lock(proposals: &Proposals) -> MutexGuard<'_, BTreeMap<u16, usize>> {
+    // A panic leaves no change half done.
+    proposals.lock().unwrap_or_else(PoisonError::into_inner)
 }

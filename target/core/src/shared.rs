@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvmeof_wire::Nqn;
 
+use crate::authentication::Authentications;
 use crate::controller::Controller;
 use crate::controller::instance::{Incarnations, Instance};
 use crate::generations::Generations;
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) writers: Writers,
     pub(crate) limit_counters: LimitCounters,
+    pub(crate) authentications: Authentications,
     /// I/O queues by host NQN; their weight is their commands.
     pub(crate) hosts: Quota,
     /// Connections by port.
@@ -85,6 +87,7 @@ impl Shared {
             locks: Locks::default(),
             writers: Writers::default(),
             limit_counters: LimitCounters::default(),
+            authentications: Authentications::default(),
             hosts: Quota::default(),
             ports: Quota::default(),
             port_queues: Quota::default(),

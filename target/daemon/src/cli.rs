@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -334,7 +334,10 @@ fn or_later<T>(tried: Result<T, ConfigError>) -> Result<Result<T, ConfigError>, 
 fn ready(config: &Config, server: &Server) {
     for (port, nqn) in server.ports().iter().zip(config.subsystems()) {
         let at = match port.address {
-            Address::Ip(addr) => format!("-a {} -s {}", zone::traddr(addr), addr.port()),
+            Address::Ip(addr) => {
+                let addr = reachable(addr);
+                format!("-a {} -s {}", zone::traddr(addr), addr.port())
+            }
             Address::Unix(_) => format!("-a {}", port.address),
         };
         let nqn = text::ShellWord(nqn).to_string();
@@ -347,6 +350,17 @@ fn ready(config: &Config, server: &Server) {
         }
     }
     report_ready(server);
+}
+
+/// An address of a port that a host can connect to: the loopback address of a wildcard port.
+fn reachable(mut addr: SocketAddr) -> SocketAddr {
+    if addr.ip().is_unspecified() {
+        addr.set_ip(match addr {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    addr
 }
 
 /// Reports readiness in the log and to the service manager.
@@ -378,6 +392,7 @@ impl CheckConfig {
         let mut ports = ports::plan_present(&config)?;
         let cpus = cpus::place(&config, &ports)?;
         let mut remarks = Vec::from_iter(on_unusual_names(config.unusual_names()));
+        remarks.extend(config.check_keys()?);
         remarks.extend(ports::unused_devices(&config, &ports));
         remarks.extend(cpus::sqpoll_remark(&config, &cpus));
         // Held until the end, as in `serve`.

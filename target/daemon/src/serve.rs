@@ -11,7 +11,9 @@ use nix::sys::signalfd::SignalFd;
 use nvmeof_rdma::explain;
 use nvmeof_target_engine::ShutdownDeadline;
 use nvmeof_target_manage::retry::{Listeners, Retry};
-use nvmeof_target_manage::{ANNOUNCE, ANNOUNCE_POLL, BackingStoreMonitor, ServeError, Server};
+use nvmeof_target_manage::{
+    ANNOUNCE, ANNOUNCE_POLL, BackingStoreMonitor, OldKeyTimer, ServeError, Server,
+};
 
 use crate::service::{self, Watchdog};
 use nvmeof_target_control::Keeper;
@@ -41,6 +43,8 @@ pub(crate) fn run(
         .map_err(|error| not_started("thread", &error))?;
     let _retry = Retry::start(Arc::clone(manager), listeners, service::status)
         .map_err(|error| not_started("thread", &error))?;
+    let _old_keys =
+        OldKeyTimer::start(Arc::clone(manager)).map_err(|error| not_started("thread", &error))?;
     let mut watchdog = Watchdog::of_service(Instant::now());
     let longest = service::longest_stop(server.drain());
     let mut deadline = ShutdownDeadline::new(longest);

@@ -10,12 +10,15 @@
 //! * `thread` runs a `reactor`
 //! * `reactor`: the loop, admission, timers, orders
 //! * `queue`: one queue pair, its commands, and the resources that queue pairs share
-//! * used by both: fair queues (`fair_queue`, `backlog`, `awaiting_buffers`),
-//!   `data_buffers`, `mailbox`, `counters`, `failures`, `peer_log`, `tag`
+//! * used by both: `authentication` (computations of authentications, on other threads), fair
+//!   queues (`fair_queue`, `backlog`, `awaiting_buffers`), `data_buffers`, `mailbox`,
+//!   `computed`, `counters`, `failures`, `peer_log`, `source`, `tag`
 #![forbid(unsafe_code)]
 
+mod authentication;
 mod awaiting_buffers;
 mod backlog;
+mod computed;
 mod counters;
 mod data_buffers;
 mod failures;
@@ -30,6 +33,8 @@ mod stopping;
 mod tag;
 mod thread;
 
+pub use authentication::{ComputeJob, ComputeWorkers, WorkerPool};
+pub use computed::Computed;
 pub use counters::{ConnectionEnd, Counters, ThreadState};
 pub use failures::Failures;
 pub use mailbox::{Mail, Mailbox, Order, Reply};

@@ -12,6 +12,7 @@ use nvmeof_backend::{Claim, OpenError};
 use nvmeof_rdma::{Address, ListenError, ListenerId, Provider};
 use nvmeof_target_core::Disconnected;
 
+use crate::computed::Computed;
 use crate::snapshot::ReactorSnapshot;
 
 bitflags::bitflags! {
@@ -91,6 +92,8 @@ pub enum Order {
         /// Gets a message when no connection is left.
         reply: Sender<()>,
     },
+    /// Passes the result of a computation to the command that waits for it.
+    Computed(Computed),
 }
 
 /// The way to respond to a caller that may have timed out. In that case, what was done is

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_backend::{BackingStores, BackingStoresError};
+use nvmeof_dhchap::mark_reactor_thread;
 use nvmeof_polling::{NextStep, PollCounts, Polling, PollingConfig};
 
 use crate::counters::{Counters, ThreadState};
@@ -32,7 +33,8 @@ impl Clock {
 }
 
 /// Runs the reactor until it is drained, and sleeps when there is no work. Logs now and
-/// then how much of its polling found work.
+/// then how much of its polling found work. In a debug build, an exponentiation on this thread
+/// panics from now on.
 ///
 /// # Errors
 /// If the backing stores fail for a reason that concerns no single request.
@@ -41,6 +43,7 @@ pub fn run<S: BackingStores>(
     clock: Clock,
     config: PollingConfig,
 ) -> Result<(), BackingStoresError> {
+    mark_reactor_thread();
     let counters = Arc::clone(reactor.counters());
     let mut polling = Polling::new(config, clock.now());
     let mut last_log = clock.now();

@@ -97,6 +97,23 @@ pub(crate) fn take(cpu: ReactorCpu) -> Result<(), Errno> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
+/// Moves this thread to CPUs that are not `used`, if this process may use any.
+///
+/// # Errors
+/// If the CPUs are not available any more.
+pub(crate) fn avoid(used: &BTreeSet<usize>) -> Result<(), Errno> {
+    let allowed = Machine.allowed()?;
+    let mut free = allowed.difference(used).peekable();
+    if used.is_empty() || free.peek().is_none() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for number in free {
+        set.set(*number)?;
+    }
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
 fn place_on(
     machine: &dyn Topology,
     cores: &Cores,
@@ -195,6 +212,12 @@ fn first_of(allowed: &BTreeSet<usize>, count: Option<usize>) -> Result<Vec<usize
 pub(crate) fn usable() -> Vec<usize> {
     let usable = Machine.allowed().unwrap_or_default();
     usable.into_iter().collect()
+}
+
+/// CPUs as the kernel lists them.
+#[cfg(test)]
+pub(crate) fn list(cpus: &BTreeSet<usize>) -> String {
+    Ranges(cpus).to_string()
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub mod cpus;
 mod fault_counts;
 pub mod files;
 mod lineage;
+mod old_keys;
 mod open;
 pub mod ports;
 pub mod protections;
@@ -21,15 +22,18 @@ mod ring;
 mod served;
 mod server;
 mod waits;
+mod workers;
 
 pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
 pub use lineage::{Lineage, LineageError};
+pub use old_keys::OldKeyTimer;
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{
-    ANNOUNCE, ANNOUNCE_POLL, ApplyError, Drained, FORGET, Faulted, Fixed, ForgetError, Manager,
-    Plan, Report, ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
+    ANNOUNCE, ANNOUNCE_POLL, ApplyError, ControllerName, Drained, FORGET, Faulted, Fixed,
+    ForgetError, HostKeyState, KeyFiles, Manager, OLD_KEY_NOTICE, Plan, Report,
+    ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
 };
 pub use server::{MetricsSources, ServeError, Server};
 pub use waits::WaitReason;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
 use nvmeof_backend_spec::Spec;
 use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
-use nvmeof_target_core::{Model, NamespaceSpec, NamespaceState, PortSpec, Preferred};
+use nvmeof_target_core::{
+    AuthenticationSpec, Model, NamespaceSpec, NamespaceState, PortSpec, Preferred,
+};
 
 use crate::lineage::Lineage;
 
@@ -128,7 +130,8 @@ pub(crate) fn open_error(config: &Config, at: usize, error: &OpenError) -> Confi
     refused.passing(error.may_succeed_later())
 }
 
-/// The model with these backing stores, in the order of the enabled namespaces.
+/// The model with these backing stores, in the order of the enabled namespaces, and these keys of
+/// hosts.
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and key.
@@ -136,6 +139,7 @@ pub(crate) fn model_of<'a>(
     config: &Config,
     stores: impl IntoIterator<Item = Served<'a>>,
     ports: &[PortSpec],
+    keys: AuthenticationSpec,
 ) -> Result<Model, ConfigError> {
     let mut stores = stores.into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
@@ -143,7 +147,7 @@ pub(crate) fn model_of<'a>(
             fill_in(spec, store);
         }
     };
-    config.model_of(fill_in, ports)
+    config.model_of(fill_in, ports, keys)
 }
 
 /// Completes a namespace with the properties of its backing store.

@@ -1,5 +1,5 @@
-//! The thread that retries backing stores and addresses that were not available: with increasing
-//! pauses, and immediately when a file or an address appears.
+//! The thread that retries backing stores, addresses and key files that were not available: with
+//! increasing pauses, and immediately when a file or an address appears.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -85,7 +85,13 @@ impl Retry {
         notify: fn(&str),
     ) -> std::io::Result<Self> {
         for Waiting { what, waits, .. } in manager.waiting() {
-            tracing::warn!("waiting for {what}: {}; retrying", waits.why);
+            match what {
+                // Its host cannot connect meanwhile.
+                WaitingObject::HostKey { .. } => {
+                    tracing::error!("waiting for {what}: {}; retrying", waits.why);
+                }
+                _ => tracing::warn!("waiting for {what}: {}; retrying", waits.why),
+            }
         }
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new()

@@ -12,12 +12,14 @@ use nvmeof_backend::{BackingStoresError, Claim, UringStores, UringStoresError};
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Steering, explain};
 use nvmeof_rdma_shm::Borrowed;
-use nvmeof_target_config::{Config, ConfigError, ProviderName, ReactorSettings, on_unusual_names};
+use nvmeof_target_config::{
+    Config, ConfigError, ProviderName, ReactorSettings, UnreadKey, on_unusual_names,
+};
 use nvmeof_target_core::metrics::MetricsRegistry;
 use nvmeof_target_core::{IncarnationKey, ModelError, Target};
 use nvmeof_target_engine::{
     Clock, Counters, Failures, Mail, Mailbox, Reactor, ReactorConfig, ShutdownError,
-    ShutdownProgress,
+    ShutdownProgress, WorkerPool,
 };
 use nvmeof_uring::RingConfig;
 
@@ -30,6 +32,7 @@ use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorPro
 use crate::protections;
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
+use crate::workers;
 
 /// Why the target did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +92,24 @@ pub struct MetricsSources {
     pub borrowed: Borrowed,
 }
 
+impl MetricsSources {
+    fn of(
+        target: &Target,
+        reactors: Vec<(Mailbox, Arc<Counters>)>,
+        registry: MetricsRegistry,
+        providers: &Providers,
+        means: &ProviderFactory,
+    ) -> Self {
+        Self {
+            target: target.clone(),
+            reactors,
+            registry,
+            providers: providers.clone(),
+            borrowed: means.borrowed.clone(),
+        }
+    }
+}
+
 /// What the thread of a reactor starts with.
 struct Start {
     cpu: ReactorCpu,
@@ -105,6 +126,8 @@ struct Start {
     stopping: Arc<ShutdownProgress>,
     ring: RingConfig,
     lineage: Option<Arc<Lineage>>,
+    /// The workers that authenticate hosts. They end with the last reactor.
+    workers: Arc<WorkerPool>,
     /// Whether this reactor logs what applies to all of them.
     first: bool,
 }
@@ -119,7 +142,8 @@ fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
         cpus::sqpoll_remark(config, cpus),
         on_unusual_names(config.unusual_names()),
     ];
-    for remark in remarks.into_iter().flatten() {
+    let of_hosts = config.authentication_remarks();
+    for remark in remarks.into_iter().flatten().chain(of_hosts) {
         tracing::warn!("{remark}");
     }
     if config.subsystems().next().is_none() {
@@ -174,6 +198,9 @@ struct Opened {
     target: Target,
     mailboxes: Arc<[Mailbox]>,
     keeper: Option<protections::KeeperHandle>,
+    workers: Arc<WorkerPool>,
+    /// Keys of hosts that could not be read.
+    unread: Vec<UnreadKey>,
 }
 
 impl Opened {
@@ -194,12 +221,14 @@ impl Opened {
         let names = reactors.iter().take(1).flatten().map(|ready| ready.name);
         let providers = Providers::new(names.collect());
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
-        let model = model_of(config, pool.served(), &specs)?;
+        let (keys, unread) = config.available_authentication()?;
+        let model = model_of(config, pool.served(), &specs, keys)?;
         let target = Target::with_incarnations(model, key);
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
         let keeper = keep_protections(state, &target, &mailboxes)?;
+        let workers = workers::start(&cpus).map_err(|error| no_resource("thread", error))?;
         Ok(Self {
             cpus,
             remembered,
@@ -211,6 +240,8 @@ impl Opened {
             target,
             mailboxes,
             keeper,
+            workers,
+            unread,
         })
     }
 }
@@ -266,13 +297,14 @@ impl Server {
             target,
             mailboxes,
             keeper,
+            workers,
+            unread,
         } = Opened::open(config, lineage)?;
         let (settings, count) = (config.reactor_settings(), cpus.len());
         let ended = Mailbox::new().map_err(|error| no_resource("eventfd", error))?;
         let (failures, registry) = (Failures::default(), MetricsRegistry::default());
-        let stopping = Arc::<ShutdownProgress>::default();
         let (sender, started) = mpsc::channel();
-        let (mut threads, mut counting) = (Vec::new(), Vec::new());
+        let (stopping, mut threads, mut counting) = (Arc::default(), Vec::new(), Vec::new());
         let places = cpus.into_iter().zip(mailboxes.iter());
         for (at, ((cpu, mailbox), providers)) in places.zip(ready).enumerate() {
             let counters = Arc::new(Counters::new(&registry, at));
@@ -290,6 +322,7 @@ impl Server {
                 stopping: Arc::clone(&stopping),
                 ring: ring_config(pool.served().count(), &settings, cpu, mailboxes.len()),
                 lineage: lineage.cloned(),
+                workers: Arc::clone(&workers),
                 first: at == 0,
             };
             counting.push((mailbox.clone(), counters));
@@ -297,18 +330,11 @@ impl Server {
         }
         drop(sender);
         let memory = all_started(&started, count, config, &ports)?;
-        let sources = MetricsSources {
-            target: target.clone(),
-            reactors: counting,
-            registry,
-            providers: providers.clone(),
-            borrowed: means.borrowed.clone(),
-        };
+        let sources = MetricsSources::of(&target, counting, registry, &providers, &means);
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let reactors = reactors.of_lineage(lineage.cloned());
-        let manager = Arc::new(Manager::new(
-            target, reactors, config, ports, pool, remembered,
-        ));
+        let manager = Manager::new(target, reactors, config, ports, pool, remembered);
+        let manager = Arc::new(manager.awaiting(unread));
         manager.remember();
         Ok(Self {
             drain: settings.drain,
@@ -492,6 +518,7 @@ fn assemble(start: Start) -> Result<Reactor<UringStores>, StartFailure> {
     )
     .map_err(|error| start_error("buffers", &error))?;
     reactor.report_to(start.failures);
+    reactor.set_workers(start.workers);
     reactor.count_in(start.counters);
     let (steering, number) = start.steering;
     reactor.set_steering(steering, number);

@@ -20,6 +20,7 @@
 mod control;
 mod fio;
 mod image;
+mod key;
 mod metrics;
 mod observe;
 mod peer;
@@ -34,6 +35,7 @@ pub mod xml;
 pub use control::{ask, ctl, managed};
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
+pub use key::{KEY, OTHER_KEY, key_file, key_file_with};
 pub use metrics::{exchange, over_socket, sample};
 pub use observe::{
     cpu_seconds, cpu_time, fds, is_root, own_kib, reactors_on_one_cpu, rss_kib, usable_cpus,

@@ -23,6 +23,7 @@ pub struct Setup {
     folder: Arc<TempDir>,
     ip: IpAddr,
     port: u16,
+    port_id: Option<usize>,
     /// The path of a Unix socket instead of both.
     socket: Option<PathBuf>,
     provider: String,
@@ -61,6 +62,7 @@ impl Setup {
             folder: Arc::new(folder),
             ip: Ipv4Addr::LOCALHOST.into(),
             port: 0,
+            port_id: None,
             socket: None,
             provider: "\"iwarp\"".to_owned(),
             head: String::new(),
@@ -125,6 +127,14 @@ impl Setup {
         self
     }
 
+    /// The ID of the port; otherwise its position among the ports, which the removal of an earlier
+    /// one changes.
+    #[must_use]
+    pub fn port_id(mut self, id: usize) -> Self {
+        self.port_id = Some(id);
+        self
+    }
+
     /// Listens on the Unix socket at `path` instead of an IP address.
     #[must_use]
     pub fn socket(mut self, path: &Path) -> Self {
@@ -176,8 +186,10 @@ impl Setup {
             Some(path) => format!("traddr = \"unix:{}\"", path.display()),
             None => format!("traddr = \"{}\"\ntrsvcid = {}", self.ip, self.port),
         };
+        let id = self.port_id.map(|id| format!("id = {id}\n"));
+        let id = id.unwrap_or_default();
         format!(
-            "{}[[port]]\n{at}\nprovider = {}\n\n\
+            "{}[[port]]\n{id}{at}\nprovider = {}\n\n\
              [shm]\n{shm}\n\n[[subsystem]]\nnqn = \"{NQN}\"\n{}\n{}",
             self.head, self.provider, self.access, self.namespaces
         )

@@ -9,7 +9,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use nvmeof_e2e::{HOST, NQN, Setup, Target, ask, ctl, managed, nsids};
+use nvmeof_e2e::{
+    HOST, KEY, NQN, OTHER_KEY, Setup, Target, ask, ctl, key_file_with, managed, nsids,
+};
 use serde_json::Value;
 
 /// The commands of the table in docs/managing.md, without their arguments.
@@ -118,6 +120,10 @@ fn every_verb_works_as_text_and_json() {
         "nqn.2026-11.org.example:second",
     );
     let sockets = [path("a.sock"), path("b.sock")];
+    let keys = [path("a.key"), path("b.key")];
+    for (file, key) in keys.iter().zip([KEY, OTHER_KEY]) {
+        key_file_with(file.as_ref(), key);
+    }
     let in_place = |line: &str, name: &str| line.replace('@', name);
     let sub = |line: &str| (in_place(line, first), in_place(line, second));
     let pairs: Vec<(String, String)> = vec![
@@ -148,6 +154,19 @@ fn every_verb_works_as_text_and_json() {
         ),
         two(&format!("host deny {HOST}"), &format!("host deny {first}")),
         twice("host allow any"),
+        two(
+            &format!("host set-key {first} --key-file {}", keys[0]),
+            &format!("host set-key {second} --key-file {}", keys[0]),
+        ),
+        two(
+            &format!("host rotate-key {first} --key-file {}", keys[1]),
+            &format!(
+                "host rotate-key {second} --key-file {} --old-until 2099-12-31",
+                keys[1]
+            ),
+        ),
+        sub("host remove-old-key @"),
+        sub("host remove-key @"),
         two(
             &format!("port add unix:{}", sockets[0]),
             &format!("port add unix:{}", sockets[1]),

@@ -18,7 +18,9 @@ mod spans;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvmeof_e2e::{Run, Setup, binary, free_port, image, target_command};
+use nvmeof_e2e::{
+    OTHER_KEY, Run, Setup, binary, free_port, image, key_file, key_file_with, target_command,
+};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -49,6 +51,9 @@ fn blocks(text: &str, kind: &str) -> Vec<String> {
 const NULL_DISK: &str = "\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:disk\"\n\
                          allow_any_host = true\n\
                          [[subsystem.namespace]]\nnsid = 1\npath = \"null:1M\"\n";
+
+/// The folder of keys of the service.
+const KEYS: &str = "/etc/nvmeof/keys/";
 
 const LOCAL_PORT: &str = "\n[[port]]\ntraddr = \"127.0.0.1\"\n";
 
@@ -88,7 +93,12 @@ fn documented_configurations_are_valid() {
                 let port = if shows("[[port]]") { "" } else { LOCAL_PORT };
                 text = format!("{text}{port}{NULL_DISK}");
             }
+            // Keys, which the target reads.
+            for name in text.split('"').filter_map(|it| it.strip_prefix(KEYS)) {
+                key_file(&setup.path(name));
+            }
             let sockets = setup.path("");
+            text = text.replace(KEYS, &sockets.display().to_string());
             text = text.replace("/run/nvmeof/", &sockets.display().to_string());
             text = text.replace("/run/nvmeof\"", &format!("{}\"", sockets.display()));
             let file = setup.path("shown.toml");
@@ -294,8 +304,15 @@ fn types_to_a_target(document: &str, commands: &[String]) {
     let (socket, second) = (setup.path("control.sock"), setup.path("second.img"));
     image(&second, 2, 1 << 20);
     let metrics = format!("127.0.0.1:{}", free_port());
+    // The keys of the host before and after a change.
+    let keys = setup.path("keys");
+    std::fs::create_dir(&keys).unwrap();
+    key_file(&keys.join("host.key"));
+    key_file_with(&keys.join("host-2.key"), OTHER_KEY);
+    let keys = keys.display().to_string();
     let head = format!(
-        "[control]\nsocket = '{}'\nstate = '{}'\n[metrics]\nlisten = '{metrics}'\n",
+        "[control]\nsocket = '{}'\nstate = '{}'\n[metrics]\nlisten = '{metrics}'\n\
+         [[host]]\nnqn = 'nqn.2026-11.org.example:host'\nkey_file = '{keys}/host.key'\n",
         socket.display(),
         setup.path("state.json").display()
     );
@@ -305,6 +322,7 @@ fn types_to_a_target(document: &str, commands: &[String]) {
     for command in commands {
         let command = command
             .replace("/srv/second.img", &second.display().to_string())
+            .replace("/etc/nvmeof/keys", &keys)
             .replace("/run/nvmeof/control.sock", &socket.display().to_string())
             .replace("127.0.0.1:9400", &metrics)
             .replace("curl ", "curl --fail ");

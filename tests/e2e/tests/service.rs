@@ -162,7 +162,7 @@ fn unit_with(setup: &Setup, drop_in: &str) -> PathBuf {
 
 #[test]
 fn drop_ins_are_valid_and_keep_exposure_low() {
-    for drop_in in ["block-device.conf", "folder.conf"] {
+    for drop_in in ["block-device.conf", "credentials.conf", "folder.conf"] {
         let setup = Setup::new().file(1 << 20);
         let unit = unit_with(&setup, drop_in);
         let mut verify = Command::new("systemd-analyze");

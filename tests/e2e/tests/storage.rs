@@ -29,8 +29,9 @@ fn truncated_file_is_reported() {
     target.on(1, "read").args(missing).fails(1, &words);
     let path = setup.image_path(1).display().to_string();
     let offset = (4096 * 512).to_string();
+    // The host tries again (at most 5 times) until the target has the new size.
     let logged = target.lines(&[&path, &offset, "ERROR"]);
-    assert_eq!(logged.len(), 1, "{}", target.log());
+    assert!((1..=6).contains(&logged.len()), "{}", target.log());
     // It is not a media error.
     let smart = target.nvmeof("smart-log").json();
     assert_eq!(smart["media_errors"], 0);

@@ -4,10 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 
+use nvmeof_dhchap::{Key, Policy, Secret};
 use nvmeof_target_core::{
-    AnaGroup, Fabric, Limits, Model, NamespaceSpec, NamespaceState, ProtectionKeeper,
+    AnaGroup, AuthenticationSpec, Fabric, Limits, Model, NamespaceSpec, NamespaceState,
+    ProtectionKeeper,
 };
 use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
+use nvmeof_wire::Nqn;
+use nvmeof_wire::auth::{GroupId, HashId};
 use nvmeof_wire::log::ana::AnaState;
 
 /// The subsystem that any host may use.
@@ -17,7 +21,8 @@ pub const HOST: &str = "nqn.2026-11.org.example:host";
 
 /// Namespace and backing store of [`SUBSYSTEM`] that only a permitted host may access.
 pub const HIDDEN: u32 = 2;
-/// Namespace and backing store that hosts can access only in the model of [`other`].
+/// Namespace and backing store that hosts can access only in the model of [`other`], where
+/// [`HOST`] has a key.
 pub const CLOSED: u32 = 4;
 /// Namespace and backing store that are read-only.
 pub const READ_ONLY: u32 = 3;
@@ -54,8 +59,26 @@ static CHANGED: LazyLock<Model> = LazyLock::new(|| {
         disabled,
     ];
     let groups = [(1, AnaState::NON_OPTIMIZED), (7, AnaState::PERSISTENT_LOSS)];
-    model(&groups, namespaces, false)
+    model(&groups, namespaces, false).with_authentication(keys())
 });
+
+/// A key for [`HOST`], which no input has, without an exchange that costs time.
+fn keys() -> AuthenticationSpec {
+    let secret = Secret::take(&mut [7; 32]).expect("memory");
+    let key = Key::of(secret, None).expect("a valid key");
+    let policy = Policy {
+        first_is_old: false,
+        keys: vec![Arc::new(key)],
+        controller_key: None,
+        hashes: vec![HashId::SHA256],
+        groups: vec![GroupId::NULL],
+    };
+    let host = Nqn::new(HOST).expect("a good name");
+    AuthenticationSpec {
+        hosts: [(host, Arc::new(policy))].into(),
+        ..AuthenticationSpec::default()
+    }
+}
 
 /// A port with groups in these states, a subsystem for any host with these namespaces, and
 /// optionally one for a permitted host.

@@ -40,8 +40,9 @@
 #   TARGET     process id of the target
 #   CTRL       controller of the last connect, such as nvme0
 #   LONG       "long" with --long: repeat faults more often; otherwise empty
+#   TURN       number of commits, by which a short run rotates what only --long runs whole
 
-: "${PROVIDER:=iwarp}" "${WORK:=/work}" "${OUT:=$WORK}" "${LONG:=}"
+: "${PROVIDER:=iwarp}" "${WORK:=/work}" "${OUT:=$WORK}" "${LONG:=}" "${TURN:=0}"
 case $PROVIDER in
 iwarp) ENGINE=iwarp RDMA=siw0 ADDRESS=10.10.1.1 ;;
 verbs-rxe) ENGINE=verbs RDMA=rxe0 ADDRESS=10.10.0.1 ;;

@@ -49,14 +49,14 @@ stand_ins() {
     export PATH=/run/lab/bin:$PATH
 }
 
-# run NAME PROVIDER SECONDS LONG : one scenario, and cleaning up after it.
+# run NAME PROVIDER SECONDS TURN LONG : one scenario, and cleaning up after it.
 run() {
-    local name=$1 provider=$2 limit=$3 long=$4 status=0 began=$EPOCHREALTIME
+    local name=$1 provider=$2 limit=$3 turn=$4 long=$5 status=0 began=$EPOCHREALTIME
     local out=/out/$name@$provider
     mkdir -p "$out" /work/now
     : >/run/lab/commands
     echo "<6>lab: begin $name@$provider" >/dev/kmsg
-    LONG=$long PROVIDER=$provider OUT=$out WORK=/work/now timeout -k 5 "$limit" \
+    LONG=$long TURN=$turn PROVIDER=$provider OUT=$out WORK=/work/now timeout -k 5 "$limit" \
         bash /lab/guest/scenario.sh "/lab/scenarios/$name.sh" >"$out/log" 2>&1 </dev/null || status=$?
     local ended=$EPOCHREALTIME
     local reason=
@@ -108,7 +108,7 @@ clock_is_right() {
 }
 
 serve() {
-    local word name provider limit long
+    local word name provider limit turn long
     if ! clock_is_right; then
         tell clock
         power_off
@@ -117,8 +117,8 @@ serve() {
     cat /proc/mounts >/run/lab/mounts
     tell ready "$(uname -r)" "$(</proc/uptime)"
     # A guest must end if its runner has.
-    while read -r -t 900 word name provider limit long <&3; do
-        [ "$word" = run ] && run "$name" "$provider" "$limit" "$long"
+    while read -r -t 900 word name provider limit turn long <&3; do
+        [ "$word" = run ] && run "$name" "$provider" "$limit" "$turn" "$long"
     done
 }
 

@@ -46,7 +46,7 @@ for group in "${groups[@]}"; do
         reads --dhchap-secret "$ours"
         set_keys "$theirs" "$transformed" "$hash" "$group"
         reads --dhchap-secret "$theirs" --dhchap-ctrl-secret "$transformed"
-        record "$hash, $group" passed
+        for ways in one-way two-way; do record "authentication, $hash, $group, $ways" passed; done
     done
 done
 

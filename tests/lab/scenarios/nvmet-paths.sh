@@ -1,6 +1,6 @@
 #!/bin/bash
 # about: the fio engine over two paths to the kernel target (nvmet): a port removed, ANA states changed, all packets of a path dropped: no error, all data are correct
-# providers: iwarp
+# providers: iwarp verbs-siw
 # timeout: 300
 # long-timeout: 1200
 # fio-engine: yes

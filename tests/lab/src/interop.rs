@@ -37,7 +37,72 @@ pub(crate) fn text(results: &Results) -> String {
             row.commands.join(", ")
         );
     }
+    text.push_str(&authentications(&results.cases));
     text.push_str(&stalls(&results.cases));
+    text
+}
+
+const AUTHENTICATIONS: &str = "
+## Authentication
+
+Providers over which DH-HMAC-CHAP passed, by hash function, group and direction: one-way proves
+the host, two-way also the controller. The kernel host connects to this target (`auth-host`), the
+initiator to the kernel target (`nvmet-auth`). Only `cargo xtask lab --long` runs all rows.
+
+";
+
+/// The two sides that are not this project, by the scenario that has them.
+const SIDES: [(&str, &str); 2] = [
+    ("auth-host", "kernel host"),
+    ("nvmet-auth", "kernel target"),
+];
+const DIRECTIONS: [&str; 2] = ["one-way", "two-way"];
+const HASHES: [&str; 3] = ["sha256", "sha384", "sha512"];
+const GROUPS: [&str; 6] = [
+    "null",
+    "ffdhe2048",
+    "ffdhe3072",
+    "ffdhe4096",
+    "ffdhe6144",
+    "ffdhe8192",
+];
+
+/// Figures `authentication, HASH, GROUP, DIRECTION`.
+fn authentications(cases: &[Finding]) -> String {
+    let prefix = "authentication, ";
+    let passed = || cases.iter().filter(|case| case.passed);
+    if !passed().any(|case| case.figures.keys().any(|key| key.starts_with(prefix))) {
+        return String::new();
+    }
+    let mut text = AUTHENTICATIONS.to_owned();
+    let columns = SIDES.iter().flat_map(|(scenario, side)| {
+        let column = move |direction: &&'static str| (*scenario, *side, *direction);
+        DIRECTIONS.iter().map(column)
+    });
+    let columns: Vec<_> = columns.collect();
+    let heads = columns
+        .iter()
+        .map(|(_, side, direction)| format!("{side}, {direction}"));
+    let heads: Vec<_> = heads.collect();
+    let _ = writeln!(text, "| hash | group | {} |", heads.join(" | "));
+    let _ = writeln!(text, "| --- | --- |{}", " --- |".repeat(columns.len()));
+    for hash in HASHES {
+        for group in GROUPS {
+            let over = columns.iter().map(|(scenario, _, direction)| {
+                let key = format!("{prefix}{hash}, {group}, {direction}");
+                let over = passed()
+                    .filter(|case| case.scenario == *scenario && case.figures.contains_key(&key))
+                    .map(|case| case.provider);
+                let over: Vec<_> = over.collect();
+                match over.is_empty() {
+                    true => "not run".to_owned(),
+                    false => over.join(", "),
+                }
+            });
+            let over: Vec<_> = over.collect();
+            let _ = writeln!(text, "| {hash} | {group} | {} |", over.join(" | "));
+        }
+    }
     text
 }
 
@@ -163,6 +228,28 @@ mod tests {
         assert!(text.ends_with(row), "{text}");
         assert!(text.contains("Verified with kernel 6.12."), "{text}");
         assert!(!text.contains("## Stalls"), "{text}");
+    }
+
+    #[test]
+    fn authentications_have_a_row_for_each_hash_and_group() {
+        let figure = |scenario, provider, key: &str| Finding {
+            figures: BTreeMap::from([(format!("authentication, {key}"), "passed".to_owned())]),
+            ..finding(scenario, provider, true, &[])
+        };
+        let results = Results {
+            versions: BTreeMap::new(),
+            cases: vec![
+                figure("auth-host", "iwarp", "sha256, null, one-way"),
+                figure("auth-host", "verbs-rxe", "sha256, null, one-way"),
+                figure("nvmet-auth", "iwarp", "sha512, ffdhe8192, two-way"),
+            ],
+        };
+        let text = text(&results);
+        let first = "| sha256 | null | iwarp, verbs-rxe | not run | not run | not run |\n";
+        assert!(text.contains(first), "{text}");
+        let last = "| sha512 | ffdhe8192 | not run | not run | not run | iwarp |\n";
+        assert!(text.ends_with(last), "{text}");
+        assert_eq!(text.matches("| sha").count(), 18);
     }
 
     #[test]

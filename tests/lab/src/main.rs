@@ -315,6 +315,7 @@ fn run_all(
     let how = How {
         lanes,
         long: arguments.long,
+        turn: commits(&lab()),
         keep: arguments.keep,
     };
     let (cases, kernel) = run::run(blueprint, cases, how, &report)?;

@@ -24,6 +24,8 @@ pub(crate) struct How {
     pub(crate) lanes: usize,
     /// Scenarios repeat faults more often.
     pub(crate) long: bool,
+    /// Number of commits, by which short runs rotate.
+    pub(crate) turn: usize,
     /// Logs of scenarios that passed are kept.
     pub(crate) keep: bool,
 }
@@ -154,7 +156,7 @@ impl Board<'_> {
     /// Runs one case. Also returns whether the guest can run another one.
     fn attempt(&self, guest: &mut Guest, case: &Case) -> (Finding, bool) {
         let started = Instant::now();
-        let watched = watch(guest, case, self.how.long);
+        let watched = watch(guest, case, self.how);
         let folder = self.blueprint.folder.join(case.name());
         let mut finding = Finding {
             scenario: case.scenario.name.clone(),
@@ -192,13 +194,14 @@ struct Watched {
     usable: bool,
 }
 
-fn watch(guest: &mut Guest, case: &Case, long: bool) -> Watched {
+fn watch(guest: &mut Guest, case: &Case, how: How) -> Watched {
     let seconds = case.scenario.timeout.as_secs();
     let order = format!(
-        "run {} {} {seconds} {}",
+        "run {} {} {seconds} {} {}",
         case.scenario.name,
         case.provider.name(),
-        if long { "long" } else { "" }
+        how.turn,
+        if how.long { "long" } else { "" }
     );
     let mut watched = Watched::default();
     if let Err(why) = guest.order(&order) {

@@ -116,7 +116,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-target-core",
-        ours: &["nvmeof-wire"],
+        ours: &["nvmeof-dhchap", "nvmeof-wire"],
         system: false,
     },
     Rule {
@@ -153,6 +153,7 @@ const RULES: &[Rule] = &[
         name: "nvmeof-target-engine",
         ours: &[
             "nvmeof-backend",
+            "nvmeof-dhchap",
             "nvmeof-memory",
             "nvmeof-polling",
             "nvmeof-rdma",
@@ -171,6 +172,7 @@ const RULES: &[Rule] = &[
         name: "nvmeof-target-config",
         ours: &[
             "nvmeof-backend-spec",
+            "nvmeof-dhchap",
             "nvmeof-polling",
             "nvmeof-rdma",
             "nvmeof-target-address",
@@ -184,6 +186,7 @@ const RULES: &[Rule] = &[
         ours: &[
             "nvmeof-atomic-file",
             "nvmeof-backend-spec",
+            "nvmeof-dhchap",
             "nvmeof-rdma",
             "nvmeof-target-address",
             "nvmeof-target-api",

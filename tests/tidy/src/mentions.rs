@@ -40,7 +40,7 @@ impl Keys {
 }
 
 /// File extensions: a file may have the name of a table.
-const ENDINGS: &[&str] = &["json", "md", "sock", "toml"];
+const ENDINGS: &[&str] = &["json", "key", "md", "sock", "toml"];
 
 fn is_name(word: &str) -> bool {
     !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_')
@@ -65,10 +65,14 @@ pub fn unknown_documents(text: &str, exists: impl Fn(&str) -> bool) -> Vec<Strin
         .collect()
 }
 
-/// The parts of a text that may be names of keys or files.
+/// The parts of a text that may be names of keys or files. A call, such as `limits.depth()`, is
+/// none.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !(c.is_alphanumeric() || "._-/…%:".contains(c)))
-        .map(|word| word.trim_end_matches(['.', ':', '…']))
+    text.split(|c: char| !(c.is_alphanumeric() || "._-/…%:(".contains(c)))
+        .map(|word| {
+            word.trim_start_matches('(')
+                .trim_end_matches(['.', ':', '…'])
+        })
 }
 
 #[cfg(test)]
@@ -108,7 +112,7 @@ mod tests {
     #[test]
     fn names_that_are_no_keys_are_ignored() {
         let text = "limits.depth = 4, limits.…, port.group, port.group.id, kernel.osrelease, \
-                    /run/limits.sock, limits.sock, the limits. See port.";
+                    /run/limits.sock, limits.sock, port.key, port.connect(at), the limits.";
         assert!(unknown_keys(text, &keys()).is_empty());
     }
 

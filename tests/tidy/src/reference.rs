@@ -180,7 +180,8 @@ impl Inner {
             ("bool", false) => "true or false",
             ("u8" | "u16" | "u32" | "u64" | "usize" | "i64", false) => "number",
             ("Size" | "Size32", false) => "size",
-            ("RawCores" | "RawProvider", false) => "text or list",
+            ("RawCores" | "RawProvider" | "RawNames", false) => "text or list",
+            ("RawUntil", false) => "date",
             (_, true) => "list",
             (_, false) => "text",
         }

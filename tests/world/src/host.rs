@@ -1,15 +1,19 @@
 //! One host: connects, detects when its association is lost, connects again.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_initiator::dhchap::{HostKeys, Refusal};
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
 use nvmeof_initiator::polled::{SubmitError, Work};
-use nvmeof_initiator_core::{Names, QueueShape, SetupConfig};
+use nvmeof_initiator::{Error, SetupFault};
+use nvmeof_initiator_core::{ControllerInfo, Names, QueueShape, SetupConfig, SetupError};
 use nvmeof_memory::{Buf, ClassSpec, Classes};
 use nvmeof_rdma::{Address, Provider, Refused};
 use nvmeof_rdma_layers::{Dice, Faults, Faulty};
 use nvmeof_wire::Nqn;
+use nvmeof_wire::auth::Explanation;
 
 use crate::medium::Medium;
 use crate::plan::{HostShape, LONGEST_BUFFER};
@@ -35,6 +39,14 @@ pub(crate) struct Host {
     pub(crate) why: String,
     /// Counts the changes of state.
     pub(crate) changes: u64,
+    /// The keys of new connections.
+    keys: Option<Arc<HostKeys>>,
+    /// Queues that are being authenticated again.
+    authenticating: usize,
+    /// Whether its key changed while it was connecting: queues may have used the former one.
+    is_stale: bool,
+    /// Why the target did not accept the key of this host, which it has.
+    pub(crate) refusal: Option<String>,
 }
 
 enum State {
@@ -75,6 +87,32 @@ pub(crate) const SUBNQN: &str = "nqn.2026-11.org.example:world";
 /// How long closing may take: the provider's linger, and some more.
 const CLOSING: Duration = Duration::from_secs(30);
 
+/// The NQN of host number `number`.
+pub(crate) fn name_of(number: usize) -> Nqn {
+    Nqn::new(&format!("nqn.2026-11.org.example:host{number}")).unwrap()
+}
+
+/// How the target refused to authenticate a queue; `None` for any other error, such as a lost
+/// connection.
+pub(crate) fn authentication_refusal(error: &Error) -> Option<&Refusal> {
+    let Error::Setup(setup) = error else {
+        return None;
+    };
+    match &setup.why {
+        SetupFault::Nvme(SetupError::Authentication(refusal)) if **refusal != Refusal::Closed => {
+            Some(refusal)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the provider of a host may have refused a message, so that the next transaction begins
+/// in the middle of one.
+fn is_own_fault(shape: &HostShape, refusal: &Refusal) -> bool {
+    let in_the_middle = *refusal == Refusal::ByController(Explanation::INCORRECT_MESSAGE);
+    in_the_middle && shape.faults != Faults::default()
+}
+
 impl Host {
     pub(crate) fn new(
         number: usize,
@@ -99,6 +137,69 @@ impl Host {
             stalled_until: Duration::ZERO,
             why: String::new(),
             changes: 0,
+            keys: None,
+            authenticating: 0,
+            is_stale: false,
+            refusal: None,
+        }
+    }
+
+    /// Uses `keys` for new connections.
+    pub(crate) fn set_keys(&mut self, keys: Option<Arc<HostKeys>>) {
+        self.keys = keys;
+    }
+
+    /// Authenticates all queues again, as soon as they are connected.
+    pub(crate) fn reauthenticate(&mut self) {
+        self.is_stale = !self.is_up();
+        if self.is_stale {
+            return;
+        }
+        let State::Io { admin, queues } = &mut self.state else {
+            return;
+        };
+        let begun = queues
+            .iter_mut()
+            .map(|queue| queue.reauthenticate(self.keys.clone()));
+        let begun = begun.chain([admin.reauthenticate(self.keys.clone())]);
+        self.authenticating = begun.filter(Result::is_ok).count();
+    }
+
+    /// Whether one of its queues may be using an earlier key.
+    pub(crate) fn may_use_old_key(&self) -> bool {
+        match &self.state {
+            State::Down { .. } | State::Left => false,
+            _ => !self.is_up() || self.is_stale || self.authenticating > 0,
+        }
+    }
+
+    /// What it knows of its controller, if calls can be made.
+    pub(crate) fn info(&self) -> Option<Arc<ControllerInfo>> {
+        match &self.state {
+            State::Io { admin, .. } if self.is_up() => admin.info().cloned(),
+            _ => None,
+        }
+    }
+
+    /// Notes the results of authentications.
+    fn note_authentications(&mut self) {
+        if self.is_stale && self.is_up() {
+            self.reauthenticate();
+        }
+        let State::Io { admin, queues } = &mut self.state else {
+            self.authenticating = 0;
+            return;
+        };
+        let results = queues.iter_mut().filter_map(IoQueue::take_reauthentication);
+        for result in results.chain(admin.take_reauthentication()) {
+            self.authenticating = self.authenticating.saturating_sub(1);
+            let refusal = result
+                .err()
+                .as_ref()
+                .and_then(authentication_refusal)
+                .filter(|refusal| !is_own_fault(&self.shape, refusal))
+                .map(ToString::to_string);
+            self.refusal = refusal.or(self.refusal.take());
         }
     }
 
@@ -134,13 +235,14 @@ impl Host {
         ))
     }
 
-    fn names(&self) -> Names {
+    /// Its names and keys.
+    pub(crate) fn names(&self) -> Names {
         let name = u8::try_from(self.name).unwrap();
         Names {
             hostid: [name + 1; 16],
-            hostnqn: Nqn::new(&format!("nqn.2026-11.org.example:host{name}")).unwrap(),
+            hostnqn: name_of(self.name),
             subnqn: Nqn::new(SUBNQN).unwrap(),
-            keys: None,
+            keys: self.keys.clone(),
         }
     }
 
@@ -175,6 +277,10 @@ impl Host {
 
     pub(crate) fn has_left(&self) -> bool {
         matches!(self.state, State::Left)
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing { .. })
     }
 
     /// A short form, for the trace.
@@ -229,6 +335,7 @@ impl Host {
         let before = self.changes;
         let (next, progress) = self.step(state, now, done)?;
         self.state = next;
+        self.note_authentications();
         Ok(progress || self.changes != before)
     }
 
@@ -323,6 +430,10 @@ impl Host {
         self.changes += 1;
         let mut errors = queues.iter().filter_map(IoQueue::error);
         let error = errors.next().or(admin.error());
+        self.refusal = error
+            .and_then(authentication_refusal)
+            .filter(|refusal| !is_own_fault(&self.shape, refusal))
+            .map(ToString::to_string);
         self.why = error.map(ToString::to_string).unwrap_or_default();
         admin.close();
         for queue in &mut queues {
@@ -363,11 +474,7 @@ impl Host {
         }
     }
 
-    fn connect_queues(
-        &mut self,
-        admin: &AdminQueue,
-        now: Duration,
-    ) -> Result<Vec<IoQueue>, nvmeof_initiator::Error> {
+    fn connect_queues(&mut self, admin: &AdminQueue, now: Duration) -> Result<Vec<IoQueue>, Error> {
         let info = admin.info().unwrap().clone();
         let granted = usize::from(info.io_queues);
         let sizes = self.shape.queues.clone();

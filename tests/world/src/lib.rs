@@ -22,6 +22,8 @@ mod content;
 pub mod crowd;
 mod disk;
 mod host;
+mod imposter;
+mod keys;
 mod medium;
 mod oracle;
 pub mod paths;
@@ -46,6 +48,10 @@ pub struct Report {
     pub faults: usize,
     /// Number of connects and disconnects of hosts.
     pub connections: u64,
+    /// Queues that the target authenticated.
+    pub authenticated: u64,
+    /// Wrong keys of imposters that the target refused.
+    pub refused: u64,
     /// Its duration in virtual time.
     pub virtual_time: Duration,
     /// Lines of the trace.

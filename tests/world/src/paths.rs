@@ -47,6 +47,9 @@ pub enum Mechanism {
     PredecessorLock,
     /// CQT is longer than any operation of a backing store.
     QuiesceTime,
+    /// Both [`QuiesceTime`](Self::QuiesceTime) and [`RangeLocks`](Self::RangeLocks): each of them
+    /// is enough for a host that gives up no write.
+    QuiesceTimeAndRangeLocks,
 }
 
 /// Host, faults and mechanisms of a run.
@@ -58,6 +61,15 @@ pub struct Mode {
     pub faults: Faults,
     /// The mechanism that is switched off.
     pub without: Option<Mechanism>,
+}
+
+impl Mode {
+    /// Whether `mechanism` is switched off.
+    fn lacks(&self, mechanism: Mechanism) -> bool {
+        use Mechanism::{QuiesceTime, QuiesceTimeAndRangeLocks, RangeLocks};
+        let both = self.without == Some(QuiesceTimeAndRangeLocks);
+        self.without == Some(mechanism) || (both && [QuiesceTime, RangeLocks].contains(&mechanism))
+    }
 }
 
 impl fmt::Display for Mode {

@@ -36,6 +36,8 @@ pub(crate) struct Plan {
     /// Namespaces that are removed while hosts use them, and the number of completed calls
     /// after which each is removed.
     pub(crate) removals: Vec<(u64, Removal)>,
+    /// In-band authentication; `None`: hosts have no keys.
+    pub(crate) authentication: Option<AuthenticationPlan>,
     /// Whether the target crashes after the last flush.
     pub(crate) crash_at_end: bool,
 }
@@ -73,6 +75,34 @@ pub(crate) struct HostShape {
     pub(crate) at_once: usize,
     /// Faults of its provider.
     pub(crate) faults: Faults,
+}
+
+/// In-band authentication of all hosts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AuthenticationPlan {
+    /// Whether the controller proves a key as well.
+    pub(crate) is_mutual: bool,
+    /// Whether the subsystem accepts only hosts with a key. Those that have one are authenticated
+    /// in any case.
+    pub(crate) is_required: bool,
+    /// Number of the preferred hash function of the target.
+    pub(crate) hash: usize,
+    /// Maximum time of a computation of the target.
+    pub(crate) slowest: Duration,
+    /// Changes of keys, and the number of completed calls after which each begins.
+    pub(crate) steps: Vec<(u64, KeyStep)>,
+    /// Peers that use the names of hosts and do not have their keys.
+    pub(crate) imposters: usize,
+}
+
+/// A change of keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyStep {
+    /// All queues of a host are authenticated again.
+    Reauthenticate(usize),
+    /// A host gets a new key: the target accepts it, then the host gets it after the first of
+    /// these times, then the target accepts the old one for the second of them.
+    Rotate { host: usize, after: [Duration; 2] },
 }
 
 /// A namespace is removed, or inaccessible, for a time.
@@ -182,6 +212,7 @@ impl Plan {
             ports: ports(seed),
             reactors: reactors(seed),
             removals: Vec::new(),
+            authentication: None,
             crash_at_end: dice.happens(OneIn(2)),
         };
         if plan.limits.in_capsule > Limits::LISTS_UP_TO {
@@ -192,6 +223,7 @@ impl Plan {
         plan.removals.extend(unreachable);
         plan.removals.sort_by_key(|(after, _)| *after);
         plan.press();
+        plan.authenticate(calls);
         plan.cut_into_segments();
         plan.forget();
         if plan.by_memory {
@@ -243,6 +275,43 @@ impl Plan {
             alignment: [1, 512, 4096][dice.below(3)],
             scratch: true,
         });
+    }
+
+    /// For some seeds, with a separate random generator: hosts have keys, and some of them
+    /// imposters beside them.
+    fn authenticate(&mut self, calls: u64) {
+        let mut dice = Dice::new(self.seed ^ 0x6175_7468);
+        if !dice.happens(OneIn(5)) {
+            return;
+        }
+        let hosts = self.hosts.len();
+        let count = [0, 1, 2, 4][dice.below(4)];
+        let mut steps: Vec<_> = (0..count)
+            .map(|_| (dice.roll() % calls, key_step(&mut dice, hosts)))
+            .collect();
+        steps.sort_by_key(|(after, _)| *after);
+        let imposters = [0, 1, 3, 8][dice.below(4)];
+        let plan = AuthenticationPlan {
+            is_mutual: dice.happens(OneIn(2)),
+            is_required: dice.happens(OneIn(2)),
+            hash: dice.below(3),
+            slowest: MILLI([0, 1, 20][dice.below(3)]),
+            steps,
+            // Shared memory has no addresses to tell them from hosts.
+            imposters: if self.by_memory { 0 } else { imposters },
+        };
+        if plan.imposters > 0 {
+            // Room for all queues of all hosts at once, and less than imposters may open.
+            self.limits.unconnected = u16::try_from(5 * hosts + 2).unwrap();
+        }
+        self.authentication = Some(plan);
+    }
+
+    /// Queue pairs that imposters have at most.
+    pub(crate) fn imposter_queues(&self) -> usize {
+        let plan = self.authentication.as_ref();
+        // Those of the attempt before may be closing.
+        plan.map_or(0, |plan| 4 * plan.imposters)
     }
 
     /// With a separate random generator as well.
@@ -351,6 +420,18 @@ fn net(dice: &mut Dice) -> SimConfig {
                 ..SimChances::default()
             },
             _ => SimChances::default(),
+        },
+    }
+}
+
+fn key_step(dice: &mut Dice, hosts: usize) -> KeyStep {
+    let host = dice.below(hosts);
+    let times = [0, 100, 5000, 100_000];
+    match dice.below(2) {
+        0 => KeyStep::Reauthenticate(host),
+        _ => KeyStep::Rotate {
+            host,
+            after: [(); 2].map(|()| MICRO(times[dice.below(4)])),
         },
     }
 }

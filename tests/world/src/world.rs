@@ -16,6 +16,8 @@ use nvmeof_wire::log::ana::AnaState;
 
 use crate::disk::Disks;
 use crate::host::{Host, SUBNQN};
+use crate::imposter::Imposters;
+use crate::keys::Keys;
 use crate::medium::Medium;
 use crate::oracle::{OpId, Oracle, Wrong};
 use crate::plan::Plan;
@@ -23,14 +25,18 @@ use crate::trace::Trace;
 use crate::workload::{ErrorCounts, Pending};
 use crate::{Failure, Report};
 use away::Away;
+use keys::KeyChange;
 pub(crate) use reactors::Reactors;
+use workers::Workers;
 
 mod away;
 mod calls;
 mod ending;
+mod keys;
 mod reactors;
 mod trouble;
 mod waking;
+mod workers;
 
 /// The state of one run.
 pub(crate) struct World {
@@ -55,6 +61,17 @@ pub(crate) struct World {
     next_fault: usize,
     /// Namespaces that are removed and added.
     away: Away,
+    /// Keys of the hosts, if they are authenticated.
+    keys: Option<Keys>,
+    workers: Workers,
+    imposters: Imposters,
+    /// Number of changes of keys that began.
+    key_steps: usize,
+    /// Steps of rotations, with their times.
+    key_changes: BTreeMap<(Duration, u64), KeyChange>,
+    authenticated: u64,
+    /// When each host could make calls last.
+    up_at: Vec<Duration>,
     /// Time of the last disturbance that may delay calls.
     disturbed: Duration,
     /// Turns since time advanced.
@@ -146,17 +163,24 @@ impl World {
             },
         };
         let disks = Disks::new(net.clone(), dice.roll(), &plan.disks, temper);
+        let keys = plan.authentication.as_ref();
+        let keys = keys.map(|keys| Keys::new(keys, plan.hosts.len()));
         let hosts: Vec<Host> = (0..)
             .zip(&plan.hosts)
             .map(|(at, shape)| {
                 let addr = Address::from((TARGET_IP, PORT + port_of(&plan, at)));
-                Host::new(at, shape.clone(), &medium, addr, dice.roll())
+                let mut host = Host::new(at, shape.clone(), &medium, addr, dice.roll());
+                host.set_keys(keys.as_ref().map(|keys| keys.of(at)));
+                host
             })
             .collect();
+        let count = hosts.len();
+        let authentication = plan.authentication.clone().unwrap_or_default();
+        let imposters = Imposters::new(authentication.imposters, &medium, seed);
         let mut world = Self {
             oracle: Oracle::new(plan.disks.iter().map(|disk| disk.blocks)),
-            target: Target::new(model(&plan, &Away::default())),
-            made: vec![0; hosts.len()],
+            target: Target::new(model(&plan, &Away::default(), keys.as_ref())),
+            made: vec![0; count],
             plan,
             net,
             medium,
@@ -171,6 +195,13 @@ impl World {
             losses: Losses::default(),
             next_fault: 0,
             away: Away::default(),
+            keys,
+            workers: Workers::new(seed, authentication.slowest),
+            imposters,
+            key_steps: 0,
+            key_changes: BTreeMap::new(),
+            authenticated: 0,
+            up_at: vec![Duration::ZERO; count],
             disturbed: Duration::ZERO,
             still: 0,
             later: BTreeMap::new(),
@@ -208,6 +239,8 @@ impl World {
                 calls: self.ended,
                 faults: self.plan.faults.len(),
                 connections: self.hosts.iter().map(|host| host.changes).sum(),
+                authenticated: self.authenticated,
+                refused: self.imposters.refused,
                 virtual_time: self.net.now(),
                 lines: self.trace.lines(),
                 hash: self.trace.hash(),
@@ -234,11 +267,14 @@ impl World {
     fn step(&mut self) -> Result<(), Wrong> {
         let now = self.net.now();
         let mut progress = self.undo_due(now)?;
+        progress |= self.continue_rotations(now)?;
+        progress |= self.workers.run_due(now);
         progress |= self.step_target(now)?;
         self.count_losses();
         for at in 0..self.hosts.len() {
             progress |= self.poll_host(at, now)?;
         }
+        progress |= self.imposters.poll(&self.hosts, now)?;
         self.watch(now)?;
         progress |= self.advance_phase(now)?;
         if progress {
@@ -252,6 +288,9 @@ impl World {
         let target = self.reactors.next_at(now);
         let until = hosts
             .chain(undo)
+            .chain(self.key_changes.keys().next().map(|(at, _)| *at))
+            .chain(self.workers.next_at())
+            .chain(self.imposters.next_deadline(now))
             .chain(settle)
             .chain(target)
             .chain(self.disks.next_at())
@@ -270,8 +309,12 @@ impl World {
         if self.still > MOST_STILL {
             return Err(Wrong(format!(
                 "livelock: immediate wake-ups without progress: \
-                 target {target:?}, disks {:?}",
-                self.disks.next_at()
+                 target {target:?}, disks {:?}, hosts {:?}",
+                self.disks.next_at(),
+                self.hosts
+                    .iter()
+                    .map(|host| host.next_deadline(now))
+                    .collect::<Vec<_>>()
             )));
         }
         Ok(())
@@ -280,6 +323,9 @@ impl World {
     fn step_target(&mut self, now: Duration) -> Result<bool, Wrong> {
         self.disks.advance();
         let polled = self.reactors.poll_once(now, &self.disks)?;
+        if polled.worked {
+            self.check_controllers()?;
+        }
         if polled.drained {
             self.drained()?;
         }
@@ -302,6 +348,15 @@ impl World {
         if let Some(call) = self.calls.values().find(|call| now > due(call)) {
             return Err(Wrong(format!(
                 "a call stalls without a disturbance: {call:?}"
+            )));
+        }
+        let blocked = |at: &&Duration| now > self.disturbed.max(**at) + LONGEST_UNDISTURBED;
+        if self.keys.is_some()
+            && self.phase != Phase::Leave
+            && let Some(at) = self.up_at.iter().find(blocked)
+        {
+            return Err(Wrong(format!(
+                "a host cannot connect since {at:?} without a disturbance"
             )));
         }
         if now > LONGEST_RUN {
@@ -358,7 +413,7 @@ impl World {
 
     /// Starts the target, as after a power loss or an upgrade.
     fn start_target(&mut self) {
-        self.target = Target::new(model(&self.plan, &self.away));
+        self.target = Target::new(model(&self.plan, &self.away, self.keys.as_ref()));
         let data = vec![
             ClassSpec {
                 len: 4096,
@@ -374,7 +429,8 @@ impl World {
         let config = ReactorConfig {
             shared_receives: self.plan.shared_receives,
             // A controller and four queues of each host, and the same number that is closing.
-            capsules: 350 * self.hosts.len().max(2),
+            // Imposters have queues of 32 entries.
+            capsules: 350 * self.hosts.len().max(2) + 32 * self.plan.imposter_queues(),
             data,
             pages: Pages::Normal,
             stall: Duration::from_secs(3),
@@ -388,7 +444,9 @@ impl World {
             .collect();
         let (providers, now) = (providers.collect(), self.net.now());
         let (target, disks) = (&self.target, &self.disks);
-        self.reactors = Reactors::start(&config, target, disks, providers, &addrs, now);
+        let workers = self.keys.is_some().then_some(&self.workers);
+        let ends = (providers, &addrs[..]);
+        self.reactors = Reactors::with_workers(&config, target, disks, ends, workers, now);
         self.say(format_args!("target starts"));
     }
 
@@ -426,7 +484,7 @@ fn port(plan: &Plan, away: &Away, number: u16) -> PortSpec {
 }
 
 /// The model of the target, without removed namespaces.
-fn model(plan: &Plan, away: &Away) -> Model {
+fn model(plan: &Plan, away: &Away, keys: Option<&Keys>) -> Model {
     let ports: Vec<_> = (0..plan.ports).map(|at| port(plan, away, at)).collect();
     let used = plan.disks.iter().enumerate();
     let used = used.map(|(ns, shape)| (Some(ns), ns, shape));
@@ -451,5 +509,6 @@ fn model(plan: &Plan, away: &Away) -> Model {
         namespaces: namespaces.collect(),
         ..SubsystemSpec::default()
     };
-    Model::build(plan.limits.clone(), &ports, &[subsystem]).unwrap()
+    let model = Model::build(plan.limits.clone(), &ports, &[subsystem]).unwrap();
+    model.with_authentication(keys.map(Keys::spec).unwrap_or_default())
 }

@@ -43,12 +43,14 @@ const fn row(
     Row { mode, share, fails }
 }
 
-const ROWS: [Row; 12] = {
+const ROWS: [Row; 13] = {
     use Faults::{Any, Notified};
     use HostKind::{Fence, Initiator, Resend};
-    use Mechanism::{PredecessorLock, QuiesceTime, RangeLocks, ResetCompletion};
+    use Mechanism::{
+        PredecessorLock, QuiesceTime, QuiesceTimeAndRangeLocks, RangeLocks, ResetCompletion,
+    };
     [
-        row(Fence, Any, None, 24, false),
+        row(Fence, Any, None, 22, false),
         // A host that fences does not depend on them.
         row(Fence, Any, Some(RangeLocks), 6, false),
         row(Fence, Any, Some(PredecessorLock), 5, true),
@@ -58,10 +60,11 @@ const ROWS: [Row; 12] = {
         row(Resend, Notified, None, 7, false),
         row(Resend, Notified, Some(RangeLocks), 4, true),
         row(Resend, Notified, Some(PredecessorLock), 4, true),
-        row(Initiator, Any, None, 25, false),
+        row(Initiator, Any, None, 23, false),
         row(Initiator, Any, Some(PredecessorLock), 4, true),
         // It gives up no write, and range locks order one that it sends again too early.
         row(Initiator, Any, Some(QuiesceTime), 4, false),
+        row(Initiator, Any, Some(QuiesceTimeAndRangeLocks), 4, true),
     ]
 };
 

@@ -14,6 +14,8 @@ use nvmeof_world::{Report, run, run_with_trace};
 
 /// Seeds of an ordinary run. The rest of the thousand are those of `paths.rs`.
 const SEEDS: u64 = 850;
+/// Seeds after which hosts must have been authenticated, and imposters refused.
+const MANY: u64 = 200;
 /// Number of failures after which the run stops.
 const ENOUGH: usize = 20;
 /// Failures printed in full.
@@ -37,7 +39,7 @@ fn thousand_seeds() {
     let first = number("NVMEOF_FIRST_SEED").unwrap_or(0);
     let next = AtomicU64::new(first);
     let failures = Mutex::new(Vec::new());
-    let totals = Mutex::new((0, 0, 0));
+    let totals = Mutex::new([0; 5]);
     let threads = thread::available_parallelism().map_or(2, usize::from);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -50,9 +52,19 @@ fn thousand_seeds() {
                     match one(seed) {
                         Ok(report) => {
                             let mut totals = totals.lock().unwrap();
-                            totals.0 += report.calls;
-                            totals.1 += report.faults;
-                            totals.2 += report.connections;
+                            let Report {
+                                calls,
+                                faults,
+                                connections,
+                                authenticated,
+                                refused,
+                                ..
+                            } = report;
+                            let report =
+                                [calls, faults as u64, connections, authenticated, refused];
+                            for (total, one) in totals.iter_mut().zip(report) {
+                                *total += one;
+                            }
                         }
                         Err(text) => failures.lock().unwrap().push((seed, text)),
                     }
@@ -60,8 +72,11 @@ fn thousand_seeds() {
             });
         }
     });
-    let (calls, faults, connections) = totals.into_inner().unwrap();
-    println!("{count} seeds: {calls} calls, {faults} faults, {connections} connections");
+    let [calls, faults, connections, authenticated, refused] = totals.into_inner().unwrap();
+    println!(
+        "{count} seeds: {calls} calls, {faults} faults, {connections} connections; \
+         {authenticated} queues authenticated, {refused} wrong keys refused"
+    );
     let mut failures = failures.into_inner().unwrap();
     failures.sort();
     for (_, text) in failures.iter().take(SHOWN) {
@@ -72,6 +87,10 @@ fn thousand_seeds() {
         seeds.is_empty(),
         "{} of {count} seeds failed: {seeds:?}",
         seeds.len()
+    );
+    assert!(
+        count < MANY || (authenticated > 0 && refused > 0),
+        "no seed authenticates"
     );
 }
 

@@ -11,9 +11,11 @@ const PROFILING: &[Tool] = &[setup::FIO, setup::PERF];
 
 /// `cargo xtask bench [...]`; `cargo xtask bench --help` lists the options.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    // Neither a ratio nor a yardstick: it has no workload in the runner.
-    if arguments == ["failover"] {
-        return soak::failover_times();
+    // Without a yardstick, they have no workload in the runner.
+    match arguments {
+        [name] if name == "failover" => return soak::failover_times(),
+        [name] if name == "reconnect" => return soak::reconnect_times(),
+        _ => {}
     }
     let information = ["--help", "-h", "--list"];
     let is_information = arguments

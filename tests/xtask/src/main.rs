@@ -36,6 +36,7 @@ Commands:
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORKLOAD...] [...]  compare with yardsticks; see bench --help
   bench failover             measure how long reads and writes wait for another path
+  bench reconnect            measure reads beside a host that authenticates 64 queues
   soak [--faults N] [...]    random faults of paths and target under a verified load,
                              for one hour or as long as --faults N, --seconds N allow;
                              --seed N repeats the choice of faults

@@ -90,13 +90,23 @@ fn run_test(limits: Limits, profile: Profile) -> Outcome {
 
 /// `cargo xtask bench failover`: prints the table of docs/performance.md.
 pub(crate) fn failover_times() -> Outcome {
+    times("failover_times", "NVMEOF_FAILOVER_ROUNDS")
+}
+
+/// `cargo xtask bench reconnect`: prints the table of docs/performance.md.
+pub(crate) fn reconnect_times() -> Outcome {
+    times("reconnect_times", "NVMEOF_RECONNECT_ROUNDS")
+}
+
+/// Runs a test that measures, with this variable for the number of rounds.
+fn times(name: &str, rounds: &str) -> Outcome {
     setup::ensure(&[setup::RDMA])?;
     let profile = Profile::Release;
     run::run(&mut profile.build(""))?;
-    let mut test = run::cargo("test --release --locked -p nvmeof-e2e --test failover_times");
-    test.args(["--", "--nocapture"]);
+    let mut test = run::cargo("test --release --locked -p nvmeof-e2e --test");
+    test.args([name, "--", "--nocapture"]);
     test.env("NVMEOF_BIN_DIR", profile.folder());
-    test.env("NVMEOF_FAILOVER_ROUNDS", "11");
+    test.env(rounds, "11");
     run::run(&mut test)
 }
 

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use nvmeof_initiator::ConnectOptions;
+
 use super::numbers::{number, seconds, size};
-use super::{IoQueues, Subsystem};
+use super::{IoQueues, Reconnects, Subsystem, paths, warn_if_unusual};
+use crate::failure::Failure;
 
 /// `bench`
 #[derive(Args, Debug)]
+#[command(mut_arg("traddr", paths::several_addresses))]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) subsystem: Subsystem,
@@ -22,7 +26,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "SIZE", default_value = "4KiB",
           value_parser = size::<u32>(1..=u32::MAX.into()))]
     pub(crate) bs: u32,
-    /// Reads and writes in flight on each queue
+    /// Reads and writes in flight on each queue; over several paths on one queue of
+    /// each together
     #[arg(long, value_name = "N", default_value_t = 32,
           value_parser = number::<u16>(1..=4096))]
     pub(crate) iodepth: u16,
@@ -42,6 +47,25 @@ pub(crate) struct Bench {
     /// Interface of the initiator
     #[arg(long, value_name = "NAME", default_value = "polled")]
     pub(crate) interface: Interface,
+    /// For several paths. One path is not connected again.
+    #[command(flatten)]
+    pub(crate) reconnects: Reconnects,
+}
+
+impl Bench {
+    /// Options of a connection over each path.
+    pub(crate) fn paths(&self) -> Result<Vec<ConnectOptions>, Failure> {
+        warn_if_unusual("subsystem", &self.subsystem.nqn);
+        let addrs = self.subsystem.target.addrs()?.into_iter();
+        let keys = self.subsystem.keys.read()?;
+        let paths = addrs.map(|addr| {
+            let mut options = self.subsystem.options_at(addr, keys.clone());
+            options.io_queues = self.queues.nr_io_queues;
+            options.in_capsule = self.in_capsule;
+            options
+        });
+        Ok(paths.collect())
+    }
 }
 
 /// The interfaces of the initiator that a benchmark can use.

@@ -1,13 +1,15 @@
 //! Command lines of discovery.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use nvmeof_initiator::DiscoveryOptions;
+use nvmeof_initiator::dhchap::HostKeys;
 use nvmeof_initiator::discovery::ConnectAllOptions;
 
 use super::numbers::number;
-use super::{Keys, Target};
+use super::{DiscoveryKeys, Keys, Target};
 use crate::failure::Failure;
 
 /// `discover`
@@ -19,6 +21,8 @@ pub(crate) struct Discover {
     /// change until interrupted; the first lines are the present entries
     #[arg(long)]
     pub(crate) watch: bool,
+    #[command(flatten)]
+    pub(crate) keys: DiscoveryKeys,
 }
 
 /// `connect-all`
@@ -35,9 +39,11 @@ pub(crate) struct ConnectAll {
 }
 
 impl Discover {
-    /// Options of discovery services that are watched.
-    pub(crate) fn options(&self) -> DiscoveryOptions {
-        discovery(&self.target)
+    /// Options of discovery services.
+    pub(crate) fn options(&self) -> Result<DiscoveryOptions, Failure> {
+        let mut options = discovery(&self.target);
+        options.keys = self.keys.read()?;
+        Ok(options)
     }
 }
 
@@ -51,6 +57,12 @@ impl ConnectAll {
         options.path.keep_alive = Duration::from_secs(self.keep_alive_tmo.into());
         options.path.command_timeout = options.discovery.command_timeout;
         options.path.keys = self.keys.read()?;
+        // Few discovery services authenticate, and the subsystems prove the controller's key.
+        let of_host = options.path.keys.as_deref().map(|keys| HostKeys {
+            controller_key: None,
+            ..keys.clone()
+        });
+        options.discovery.keys = of_host.map(Arc::new);
         Ok(options)
     }
 }

@@ -39,6 +39,25 @@ pub(crate) struct Keys {
     pub(crate) dhchap_ctrl_secret: Option<String>,
 }
 
+/// Keys of a connection to a discovery service. Few of them have a key, so the variable with the
+/// controller's key, which serves the connections to subsystems, does not apply.
+#[derive(Args)]
+pub(crate) struct DiscoveryKeys {
+    /// Key of this host for in-band authentication (DH-HMAC-CHAP): its text, or
+    /// @FILE, @- for standard input. The text is visible in the process list
+    #[arg(
+        short = 'S',
+        long,
+        value_name = "KEY",
+        env = "NVMEOF_DHCHAP_SECRET",
+        hide_env_values = true
+    )]
+    dhchap_secret: Option<String>,
+    /// Key of the discovery service, which then has to prove it: its text or @FILE
+    #[arg(short = 'C', long, value_name = "KEY", requires = "dhchap_secret")]
+    dhchap_ctrl_secret: Option<String>,
+}
+
 /// `gen-dhchap-key`
 #[derive(Args)]
 pub(crate) struct GenKey {
@@ -82,6 +101,12 @@ impl std::fmt::Debug for Keys {
     }
 }
 
+impl std::fmt::Debug for DiscoveryKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DiscoveryKeys")
+    }
+}
+
 impl std::fmt::Debug for GenKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("GenKey")
@@ -97,15 +122,31 @@ impl std::fmt::Debug for CheckKey {
 impl Keys {
     /// The keys, if there are any.
     pub(crate) fn read(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
-        let Some(host) = &self.dhchap_secret else {
-            return Ok(None);
-        };
-        let host = key("--dhchap-secret", host)?;
-        let controller = self.dhchap_ctrl_secret.as_deref();
-        let controller = controller.map(|text| key("--dhchap-ctrl-secret", text));
-        let controller = controller.transpose()?.map(Arc::new);
-        Ok(Some(Arc::new(HostKeys::new(Arc::new(host), controller))))
+        keys(
+            self.dhchap_secret.as_deref(),
+            self.dhchap_ctrl_secret.as_deref(),
+        )
     }
+}
+
+impl DiscoveryKeys {
+    /// The keys, if there are any.
+    pub(crate) fn read(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
+        keys(
+            self.dhchap_secret.as_deref(),
+            self.dhchap_ctrl_secret.as_deref(),
+        )
+    }
+}
+
+fn keys(host: Option<&str>, controller: Option<&str>) -> Result<Option<Arc<HostKeys>>, Failure> {
+    let Some(host) = host else {
+        return Ok(None);
+    };
+    let host = key("--dhchap-secret", host)?;
+    let controller = controller.map(|text| key("--dhchap-ctrl-secret", text));
+    let controller = controller.transpose()?.map(Arc::new);
+    Ok(Some(Arc::new(HostKeys::new(Arc::new(host), controller))))
 }
 
 impl GenKey {

@@ -87,14 +87,11 @@ impl Reconnects {
 
 /// `--traddr` of commands that use several paths.
 pub(super) fn several_addresses(arg: Arg) -> Arg {
-    arg.action(ArgAction::Append)
-        .value_delimiter(',')
-        .value_name("ADDR,..")
-        .help(
-            "Addresses of the target, one for each path, separated by commas: IP address or name, \
+    arg.action(ArgAction::Append).value_name("ADDR,..").help(
+        "Addresses of the target, one for each path, separated by commas: IP address or name, \
              optionally with :PORT (an IPv6 address then in brackets), or unix:/path for a Unix \
-             socket on this host",
-        )
+             socket on this host, with \\, for a comma in its path",
+    )
 }
 
 /// `--keep-alive-tmo` of commands that connect lost paths again.

@@ -428,6 +428,19 @@ fn addresses_of_paths_are_separated_by_commas_or_repeated() {
     );
     let port = refused(&flush("-a ::1,127.0.0.1:4421 -s 4420"));
     assert!(port.contains("has port 4421"), "{port}");
+    // The path of a Unix socket may have a comma.
+    let [comma, other] = ["unix:/run/a,b", "unix:/c"].map(|addr| addr.parse::<Address>().unwrap());
+    let escaped = flush(r"-a unix:/run/a\,b,unix:/c").paths().unwrap();
+    let addrs: Vec<Address> = escaped.iter().map(|path| path.addr).collect();
+    assert_eq!(addrs, [comma, other]);
+    let unescaped = refused(&flush("-a unix:/run/a,/b"));
+    assert!(unescaped.contains("for a comma in the path"), "{unescaped}");
+    for path in ["unix:/run/a,b", r"unix:/run/a\,b"] {
+        let Ok(Command::IdCtrl(id)) = parse(&format!("nvmeof id-ctrl -a {path} -n x")) else {
+            panic!("not parsed");
+        };
+        assert_eq!(id.subsystem.options().unwrap().addr, comma);
+    }
     // Other commands use one path.
     let Ok(Command::IdCtrl(id)) = parse("nvmeof id-ctrl -a ::1,::2 -n x") else {
         panic!("not parsed");

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_initiator::blocking;
-use nvmeof_initiator::polled::{Done, IoQueue, SubmitError};
+use nvmeof_initiator::polled::{Done, SubmitError};
 use nvmeof_initiator::{Blocks, Buf, Error, Geometry, Operation, UsageError};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_polling::{NextStep, Polling, PollingConfig};
 
 use super::Shared;
 use super::pattern::Pattern;
+use super::queues::Queues;
 use crate::args::{self, Kind};
 use crate::failure::Failure;
 
@@ -128,9 +128,9 @@ impl Tally {
     }
 }
 
-/// One queue with its buffers and access pattern.
+/// The queues of one thread with their buffers and access pattern.
 pub(super) struct Job {
-    queue: IoQueue,
+    queues: Queues,
     plan: Plan,
     start: Instant,
     free: Vec<Buf>,
@@ -159,9 +159,9 @@ fn nap(deadline: Option<Duration>, now: Duration) -> Option<PollTimeout> {
 
 impl Job {
     pub(super) fn new(
-        mut queue: IoQueue,
+        mut queues: Queues,
         plan: &Plan,
-        qid: u16,
+        at: u16,
         start: Instant,
     ) -> Result<Self, Failure> {
         let layout = PoolLayout {
@@ -172,15 +172,15 @@ impl Job {
         let pool = Pool::new(layout, Pages::Shareable).map_err(|error| {
             Failure::new(error.to_string()).with_remedy("lower --iodepth or --bs")
         })?;
-        queue.register(pool.region())?;
-        let mut pattern = Pattern::new(plan, u64::from(qid - 1), u64::from(plan.queues));
+        queues.register(pool.region(), start.elapsed())?;
+        let mut pattern = Pattern::new(plan, u64::from(at), u64::from(plan.queues));
         let mut free: Vec<Buf> = std::iter::from_fn(|| pool.take()).collect();
         // Incompressible data; also faults in the pages.
         for buf in &mut free {
             pattern.fill(buf);
         }
         Ok(Self {
-            queue,
+            queues,
             plan: plan.clone(),
             start,
             free,
@@ -193,7 +193,7 @@ impl Job {
     /// Runs for the time of the plan; operations in flight at its end count.
     pub(super) fn run(mut self, shared: &Shared) -> Result<Tally, Error> {
         let mut done = Vec::with_capacity(usize::from(self.plan.depth));
-        blocking::ready(&mut self.queue, self.start)?;
+        self.queues.ready(self.start)?;
         let mut tally = Tally::default();
         let begin = self.start.elapsed();
         let end = begin + self.plan.runtime;
@@ -205,16 +205,25 @@ impl Job {
             } else if self.idle.len() == usize::from(self.plan.depth) {
                 break;
             }
-            let progress = self.queue.poll(now, &mut done);
+            let progress = self.queues.poll(now, &mut done);
+            self.report(shared);
             now = self.start.elapsed();
-            if progress {
+            // Calls may end without progress of a queue, such as by time.
+            if progress || !done.is_empty() {
                 self.reap(now, &mut done, &mut tally, shared)?;
             }
             self.pause(polling.after_iteration(progress, now), &mut polling);
         }
         tally.time = now - begin;
-        blocking::close(&mut self.queue, self.start);
+        self.queues.close(self.start);
         Ok(tally)
+    }
+
+    /// Has the main thread print what is to be reported.
+    fn report(&mut self, shared: &Shared) {
+        while let Some(line) = self.queues.take_line() {
+            shared.print(line);
+        }
     }
 
     /// Between two polls: another process may need the CPU.
@@ -227,14 +236,15 @@ impl Job {
     }
 
     fn nap(&mut self, polling: &mut Polling) {
-        self.queue.rest();
+        self.queues.rest();
         let now = self.start.elapsed();
-        let nap = nap(self.queue.next_deadline(), now);
-        let Some((fd, nap)) = self.queue.wait_fd().zip(nap) else {
+        let nap = nap(self.queues.next_deadline(now), now);
+        let Some((fds, nap)) = self.queues.wait_fds().zip(nap) else {
             return self.pause(polling.without_sleep(now), polling);
         };
         // EINTR only shortens the sleep.
-        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        let fds = fds.into_iter();
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let _ = poll(&mut fds, nap);
         polling.slept(self.start.elapsed().saturating_sub(now));
     }
@@ -255,7 +265,7 @@ impl Job {
                 count: self.plan.blocks,
                 fua: false,
             };
-            if let Err(refused) = self.queue.submit(blocks, Some(buf), user, now) {
+            if let Err(refused) = self.queues.submit(blocks, buf, user, now) {
                 self.free.extend(refused.back.buf);
                 self.idle.push(user);
                 return match refused.why {

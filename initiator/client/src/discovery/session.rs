@@ -1,19 +1,22 @@
 //! One discovery service that is watched: its connection, and the reads of its log page.
 //!
 //! The controller is a persistent one: it has a Keep Alive Timeout, and notifies of changes (Base
-//! 2.1, 3.1.3.3).
+//! 2.1, 3.1.3.3). A service that refuses the timeout is read at intervals instead. The flag EPCSD
+//! of its entry is not needed to find out, and is often missing: nvmet has persistent discovery
+//! controllers and sets no flag.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use nvmeof_initiator_core::discovery::{DiscoveryService, ReadPace};
 use nvmeof_initiator_core::multipath::{Reconnect, ReconnectStep};
-use nvmeof_initiator_core::{ControllerEvent, SetupError};
+use nvmeof_initiator_core::{ControllerEvent, Setting, SetupError};
 use nvmeof_rdma::Address;
+use nvmeof_wire::Status;
 use nvmeof_wire::identify::Oaes;
 use tokio::sync::mpsc;
 
-use super::{Discovery, DiscoveryOptions, read};
+use super::{Discovery, DiscoveryOptions, read, read_once};
 use crate::controller::Controller;
 use crate::error::{Error, SetupFault};
 use crate::host::Host;
@@ -72,6 +75,9 @@ impl Session {
                             controller.disconnect().await;
                             why
                         }
+                        Err(error) if refuses_keep_alive(&error) => {
+                            self.read_at_intervals(&mut reconnect).await
+                        }
                         Err(error) => {
                             reconnect.failed(self.now(), false);
                             error
@@ -95,26 +101,12 @@ impl Session {
         let mut pace = ReadPace::new(interval, self.now());
         loop {
             if pace.poll(self.now()) {
-                match read(controller, &self.service).await {
-                    Ok(discovery) => {
-                        self.report(News::Read(discovery)).await;
-                        pace.completed(self.now());
-                    }
-                    Err(error) if is_unstable(&error) => {
-                        if pace.changed(self.now()) {
-                            let (addr, cause) = (self.service.addr, error.cause());
-                            tracing::warn!(
-                                %addr,
-                                cause,
-                                "discovery log page not read; reading it less often"
-                            );
-                        }
-                    }
-                    Err(error) => return error,
+                let read = read(controller, &self.service).await;
+                if let Err(error) = self.take(read, &mut pace).await {
+                    return error;
                 }
             }
-            let wait = pace.next_deadline();
-            let wait = wait.map_or(Duration::MAX, |next| next.saturating_sub(self.now()));
+            let wait = self.until_next(&pace);
             tokio::select! {
                 event = controller.event() => match event {
                     Ok(ControllerEvent::DiscoveryChanged | ControllerEvent::Lost) => {
@@ -126,6 +118,66 @@ impl Session {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// Reads the log page at intervals, each time over a connection of its own without a Keep Alive
+    /// Timeout. Returns why that ended.
+    async fn read_at_intervals(&self, reconnect: &mut Reconnect) -> Error {
+        let interval = self.options.interval;
+        let mut pace = ReadPace::new(Some(interval), self.now());
+        let mut is_connected = false;
+        loop {
+            if pace.poll(self.now()) {
+                let read = read_once(&self.host, &self.service, &self.options).await;
+                if read.is_ok() && !is_connected {
+                    is_connected = true;
+                    reconnect.connected(self.now());
+                    let addr = self.service.addr;
+                    tracing::warn!(
+                        %addr,
+                        ?interval,
+                        "discovery service refuses a keep-alive time-out; reading its log page at \
+                         intervals"
+                    );
+                }
+                if let Err(error) = self.take(read, &mut pace).await {
+                    match is_connected {
+                        true => reconnect.lost(self.now()),
+                        false => reconnect.failed(self.now(), false),
+                    }
+                    return error;
+                }
+            }
+            tokio::time::sleep(self.until_next(&pace)).await;
+        }
+    }
+
+    /// Reports the log page. One that changed during the read is read again later.
+    async fn take(&self, read: Result<Discovery, Error>, pace: &mut ReadPace) -> Result<(), Error> {
+        match read {
+            Ok(discovery) => {
+                self.report(News::Read(discovery)).await;
+                pace.completed(self.now());
+            }
+            Err(error) if is_unstable(&error) => {
+                if pace.changed(self.now()) {
+                    let (addr, cause) = (self.service.addr, error.cause());
+                    tracing::warn!(
+                        %addr,
+                        cause,
+                        "discovery log page not read; reading it less often"
+                    );
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// The time until the next read, if nothing happens before.
+    fn until_next(&self, pace: &ReadPace) -> Duration {
+        let next = pace.next_deadline();
+        next.map_or(Duration::MAX, |next| next.saturating_sub(self.now()))
     }
 
     async fn report(&self, news: News) {
@@ -140,6 +192,21 @@ impl Session {
 
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+}
+
+/// Whether a service refuses its controller because of the Keep Alive Timeout: it names that
+/// parameter of Connect, or completes it with Invalid Field, like nvmet of older kernels.
+fn refuses_keep_alive(error: &Error) -> bool {
+    match error {
+        Error::Setup(setup) => match &setup.why {
+            SetupFault::Nvme(SetupError::Refused(refusal)) => {
+                refusal.status.is(Status::INVALID_FIELD)
+                    || error.settings().contains(&Setting::KeepAlive)
+            }
+            _ => false,
+        },
+        _ => false,
     }
 }
 

@@ -1,12 +1,14 @@
 //! [`Drive`] for admin and I/O queues.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_rdma::Refused;
 
 use super::Drive;
 use crate::error::Error;
-use crate::polled::{AdminQueue, Call, IoQueue, SubmitError};
+use crate::polled::{AdminQueue, Call, IoQueue, SubmitError, Withdrawn};
 
 impl Drive for IoQueue {
     fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
@@ -20,6 +22,18 @@ impl Drive for IoQueue {
     }
     fn is_ready(&self) -> bool {
         Self::is_ready(self)
+    }
+    fn reauthenticate(&mut self, keys: Option<Arc<HostKeys>>) -> Result<(), Error> {
+        Self::reauthenticate(self, keys)
+    }
+    fn has_reauthentication(&self) -> bool {
+        Self::has_reauthentication(self)
+    }
+    fn withdraw(&mut self, user: u64) -> Option<Withdrawn> {
+        Self::withdraw(self, user)
+    }
+    fn take_reauthentication(&mut self) -> Option<Result<(), Error>> {
+        Self::take_reauthentication(self)
     }
     fn finish(&mut self, _now: Duration) {
         self.close();
@@ -50,6 +64,18 @@ impl Drive for AdminQueue {
     }
     fn has_event(&self) -> bool {
         Self::has_event(self)
+    }
+    fn reauthenticate(&mut self, keys: Option<Arc<HostKeys>>) -> Result<(), Error> {
+        Self::reauthenticate(self, keys)
+    }
+    fn has_reauthentication(&self) -> bool {
+        Self::has_reauthentication(self)
+    }
+    fn withdraw(&mut self, user: u64) -> Option<Withdrawn> {
+        Self::withdraw(self, user)
+    }
+    fn take_reauthentication(&mut self) -> Option<Result<(), Error>> {
+        Self::take_reauthentication(self)
     }
     fn finish(&mut self, now: Duration) {
         self.shutdown(now, SHUTDOWN);

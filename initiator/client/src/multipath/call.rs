@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_initiator_core::multipath::Effect;
-use nvmeof_initiator_core::{Operation, Range};
+use nvmeof_initiator_core::blocks::MAX_RANGES;
+use nvmeof_initiator_core::multipath::{Effect, is_refusal};
+use nvmeof_initiator_core::{CommandError, Operation, Range};
 use nvmeof_memory::Buf;
 use tokio::time::Instant;
 
@@ -100,6 +101,39 @@ impl Call<'_> {
         }
     }
 
+    /// Number of blocks that it reads or changes, if it has a buffer of `len` bytes.
+    pub(super) fn blocks(self, block_size: u32, len: usize) -> u64 {
+        let of_buffer = u64::try_from(len).unwrap_or(u64::MAX) / u64::from(block_size.max(1));
+        let of_ranges = |ranges: &[Range]| {
+            let counts = ranges.iter().map(|range| u64::from(range.count));
+            counts.fold(0, u64::saturating_add)
+        };
+        match self {
+            Self::Read(_) | Self::Write(..) | Self::Compare(_) => of_buffer,
+            // The buffer has the blocks twice.
+            Self::CompareAndWrite(..) => of_buffer / 2,
+            Self::Flush => 0,
+            Self::Verify(_, count) | Self::WriteZeroes(_, count, _) => count,
+            Self::Deallocate(ranges) | Self::Copy(ranges, ..) => of_ranges(ranges),
+        }
+    }
+
+    /// Whether it may have changed data although its command `failed` completed with an error. It
+    /// has `blocks` blocks.
+    pub(super) fn may_have_executed(self, failed: &CommandError, blocks: u64) -> bool {
+        if self.effect() == Effect::None {
+            return false;
+        }
+        // Of several commands, those before it have succeeded, and others may have.
+        let is_only_one = match self {
+            // Both commands of the pair are executed, or none.
+            Self::CompareAndWrite(..) => true,
+            Self::Deallocate(ranges) => ranges.len() <= MAX_RANGES,
+            _ => failed.place.is_some_and(|place| place.count == blocks),
+        };
+        !is_only_one || !is_refusal(failed.status)
+    }
+
     /// Checks that its blocks are below `blocks`, in a namespace whose paths may have more. `len`
     /// is the length of its buffer.
     pub(super) fn check(
@@ -109,7 +143,7 @@ impl Call<'_> {
         block_size: u32,
         len: usize,
     ) -> Result<(), Error> {
-        let of_buffer = u64::try_from(len).unwrap_or(u64::MAX) / u64::from(block_size.max(1));
+        let count = self.blocks(block_size, len);
         let check = |slba: u64, count: u64| match slba.checked_add(count) {
             Some(end) if end <= blocks => Ok(()),
             _ => Err(Error::from(UsageError::OutOfRange {
@@ -124,18 +158,17 @@ impl Call<'_> {
             all.try_for_each(|range| check(range.slba, range.count.into()))
         };
         match self {
-            Self::Read(lba) | Self::Write(lba, _) | Self::Compare(lba) => check(lba, of_buffer),
-            // The buffer has the blocks twice.
-            Self::CompareAndWrite(lba, _) => check(lba, of_buffer / 2),
+            Self::Read(lba)
+            | Self::Write(lba, _)
+            | Self::Compare(lba)
+            | Self::CompareAndWrite(lba, _)
+            | Self::Verify(lba, _)
+            | Self::WriteZeroes(lba, ..) => check(lba, count),
             Self::Flush => Ok(()),
-            Self::Verify(lba, count) | Self::WriteZeroes(lba, count, _) => check(lba, count),
             Self::Deallocate(ranges) => each(ranges),
             Self::Copy(from, to, _) => {
                 each(from)?;
-                let total = from
-                    .iter()
-                    .fold(0u64, |sum, range| sum.saturating_add(range.count.into()));
-                check(to, total)
+                check(to, count)
             }
         }
     }
@@ -204,7 +237,55 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
+    use nvmeof_initiator_core::BlockRange;
+    use nvmeof_wire::Status;
+
     use super::*;
+
+    #[test]
+    fn refused_call_has_not_executed_unless_it_has_several_commands() {
+        let range = |count| [Range { slba: 90, count }];
+        let many = [Range { slba: 0, count: 1 }; MAX_RANGES + 1];
+        let (options, zero) = (WriteOptions::default(), ZeroOptions::default());
+        let executed = |call: Call<'_>, status: Status, count: Option<u64>| {
+            let failed = CommandError {
+                command: "a command",
+                status,
+                result: 0,
+                place: count.map(|count| BlockRange {
+                    nsid: 1,
+                    slba: 0,
+                    count,
+                }),
+            };
+            call.may_have_executed(&failed, call.blocks(512, 2048))
+        };
+        let (refused, failed) = (Status::ANA_INACCESSIBLE, Status::INTERNAL_ERROR);
+        let (four, ten) = (Some(4), Some(10));
+        for (call, whole) in [
+            (Call::Write(0, options), four),
+            (Call::CompareAndWrite(0, options), Some(2)),
+            (Call::WriteZeroes(0, 10, zero), ten),
+            (Call::Deallocate(&range(10)), None),
+            (Call::Copy(&range(10), 0, options), ten),
+        ] {
+            assert!(!executed(call, refused, whole));
+            assert!(!executed(call, Status::NAMESPACE_NOT_READY, whole));
+            assert!(!executed(call, Status::AUTHENTICATION_REQUIRED, whole));
+            assert!(executed(call, failed, whole));
+        }
+        for (call, part) in [
+            (Call::Write(0, options), Some(2)),
+            (Call::WriteZeroes(0, 10, zero), four),
+            (Call::Deallocate(&many), None),
+            (Call::Copy(&range(10), 0, options), four),
+        ] {
+            assert!(executed(call, refused, part));
+        }
+        for call in [Call::Read(0), Call::Flush, Call::Verify(0, 10)] {
+            assert!(!executed(call, failed, Some(1)));
+        }
+    }
 
     #[test]
     fn blocks_beyond_the_common_size_are_refused() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvmeof_initiator_core::multipath::{Path, PathAccess, PathPolicy, PathSelector, Rotation};
 
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionId};
 use crate::namespace::Namespace;
 
 /// A path to a namespace.
@@ -63,7 +63,7 @@ impl Choice {
     /// The path for the next command, another one than `avoid` if there is one.
     pub(super) fn choose(
         &mut self,
-        avoid: Option<&Arc<Connection>>,
+        avoid: Option<ConnectionId>,
         now: impl FnOnce() -> Duration,
     ) -> Option<Arc<Usable>> {
         if avoid.is_none()
@@ -74,16 +74,16 @@ impl Choice {
             return Some(Arc::clone(usable));
         }
         let now = now();
-        let other = avoid.and_then(|avoid| self.select(Some(avoid), now));
+        let other = avoid.and_then(|_| self.select(avoid, now));
         other.or_else(|| self.select(None, now))
     }
 
     #[cold]
-    fn select(&mut self, without: Option<&Arc<Connection>>, now: Duration) -> Option<Arc<Usable>> {
+    fn select(&mut self, without: Option<ConnectionId>, now: Duration) -> Option<Arc<Usable>> {
         let compares_latencies = self.policy == PathPolicy::Latency;
         let describe = |usable: &Arc<Usable>| {
             let connection = &usable.connection;
-            let is_avoided = without.is_some_and(|one| Arc::ptr_eq(one, connection));
+            let is_avoided = without == Some(connection.id);
             let access = match is_avoided || connection.is_lost() {
                 true => PathAccess::None,
                 false => usable.access,

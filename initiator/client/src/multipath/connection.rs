@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvmeof_initiator_core::multipath::AnaGroups;
-use nvmeof_initiator_core::{FenceMethod, SetupError};
-use nvmeof_wire::Nqn;
+use nvmeof_initiator_core::FenceMethod;
+use nvmeof_initiator_core::multipath::{AnaGroups, check_subsystem};
 use nvmeof_wire::identify::Cmic;
 use nvmeof_wire::log::ana::AnaState;
 use tokio::sync::{Notify, watch};
@@ -17,8 +16,18 @@ use crate::controller::Controller;
 use crate::error::Error;
 use crate::namespace::Namespace;
 
+/// The number of a connection: differs from that of every other one of the same
+/// [`Multipath`](super::Multipath).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ConnectionId(pub(super) u64);
+
+// What a call or a fence remembers of a connection does not keep it: it has the memory of a lost
+// target, for example.
+const _: () = assert!(!std::mem::needs_drop::<ConnectionId>());
+
 /// A controller of a path.
 pub(super) struct Connection {
+    pub(super) id: ConnectionId,
     /// Index of the path.
     pub(super) path: usize,
     pub(super) controller: Controller,
@@ -45,6 +54,8 @@ pub(super) struct Connection {
     latency: Mutex<Option<Latency>>,
     /// Commands for fences that it did not complete in time since the last one that it completed.
     pub(super) unanswered: AtomicU32,
+    /// It refused Cross-Controller Reset as a command that it does not have.
+    pub(super) is_incapable: AtomicBool,
     /// How it was fenced, once it is.
     pub(super) fenced: Arc<watch::Sender<Option<FenceMethod>>>,
 }
@@ -77,14 +88,17 @@ const LATENCY_LASTS: Duration = Duration::from_secs(5);
 impl Connection {
     /// Checks that it is a controller of the subsystem, and reads its ANA states.
     pub(super) async fn new(
-        path: usize,
+        (id, path): (ConnectionId, usize),
         controller: Controller,
         distance: u32,
         counters: Arc<Counters>,
     ) -> Result<Self, Error> {
-        check_subsystem(&controller)?;
+        let options = controller.options();
+        check_subsystem(&options.subnqn, controller.identify())
+            .map_err(|error| Error::setup(options.addr, 0, error))?;
         let has_ana = controller.identify().cmic().contains(Cmic::ANARS);
         let this = Self {
+            id,
             path,
             controller,
             distance,
@@ -101,6 +115,7 @@ impl Connection {
             outstanding: AtomicU64::new(0),
             latency: Mutex::new(None),
             unanswered: AtomicU32::new(0),
+            is_incapable: AtomicBool::new(false),
             fenced: Arc::new(watch::channel(None).0),
         };
         this.read_ana().await?;
@@ -301,25 +316,4 @@ impl Connection {
         self.lose();
         self.controller.abandon(why);
     }
-}
-
-/// Checks that Identify Controller names the subsystem that was connected to. Its identifier was
-/// compared with that of Connect before (NVMe Base 2.1, 5.1.13.2.1, SUBNQN and CNTLID).
-fn check_subsystem(controller: &Controller) -> Result<(), Error> {
-    let options = controller.options();
-    let field = &controller.identify().subnqn;
-    // Some targets leave the field empty.
-    if field.starts_with(&[0]) || *field == options.subnqn.to_field() {
-        return Ok(());
-    }
-    let reported = match Nqn::from_field(field) {
-        Ok(reported) => reported.to_string(),
-        Err(error) => error.to_string(),
-    };
-    let text = format!(
-        "Identify returned a controller of subsystem {reported}, Connect requested {}",
-        options.subnqn
-    );
-    let error = SetupError::InvalidResponse(text);
-    Err(Error::setup(options.addr, 0, error))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nvmeof_initiator_core::fence::{Sibling, choose_sibling};
+use nvmeof_initiator_core::fence::{ResetRefusal, Sibling, choose_sibling};
 use nvmeof_initiator_core::{Fence, FenceMethod, FenceStep, LostController, admin};
 use nvmeof_rdma::Address;
 use nvmeof_wire::Status;
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use zerocopy::FromBytes;
 
 use super::Inner;
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionId};
 use super::events::PathEvent;
 use crate::error::Error;
 
@@ -33,6 +33,8 @@ pub(super) struct Fencing {
     fence: Fence,
     /// The sibling that executes the reset.
     via: Option<Arc<Connection>>,
+    /// Live siblings that do not reset it.
+    refused: Vec<ConnectionId>,
     /// Notifies calls that it is fenced.
     fenced: Arc<watch::Sender<Option<FenceMethod>>>,
     /// Its last reset was requested then: siblings that are lost by each reset get no more of them
@@ -122,6 +124,7 @@ impl Fencing {
             cntlid: controller.info().cntlid,
             fence: Fence::new(&known, inner.options.quiesce, inner.now()),
             via: None,
+            refused: Vec::new(),
             fenced: Arc::clone(&connection.fenced),
             reset_at: None,
         }
@@ -131,6 +134,25 @@ impl Fencing {
         self.via
             .as_ref()
             .is_some_and(|via| Arc::ptr_eq(via, sibling))
+    }
+
+    /// Whether `sibling` does not reset it, or resets none.
+    fn is_refused_by(&self, sibling: &Connection) -> bool {
+        self.refused.contains(&sibling.id) || sibling.is_incapable.load(Ordering::Relaxed)
+    }
+
+    /// Its reset by `via` completed.
+    fn reset_completed(
+        &mut self,
+        via: &Connection,
+        (status, result): (Status, u32),
+        now: Duration,
+    ) {
+        match self.fence.reset_completed(now, status, result) {
+            Some(ResetRefusal::ThisController) => self.refused.push(via.id),
+            Some(ResetRefusal::AnyController) => via.is_incapable.store(true, Ordering::Relaxed),
+            None => {}
+        }
     }
 
     fn lose_sibling(&mut self, now: Duration) {
@@ -194,10 +216,13 @@ impl Fences {
         siblings: &[Arc<Connection>],
         now: Duration,
     ) -> Result<Option<Duration>, FenceMethod> {
+        one.refused
+            .retain(|id| siblings.iter().any(|sibling| sibling.id == *id));
         let described: Vec<_> = siblings
             .iter()
             .map(|sibling| Sibling {
                 is_same_path: sibling.path == one.path,
+                has_refused: one.is_refused_by(sibling),
                 is_busy: self.is_busy(sibling),
                 unanswered: sibling.unanswered.load(Ordering::Relaxed),
             })
@@ -287,9 +312,7 @@ impl Fences {
                 // The others that it resets wait for the log page.
                 for one in its.filter(|one| one.fence.is_resetting(*reset)) {
                     match completed {
-                        Some((status, result)) => {
-                            one.fence.reset_completed(now, *status, *result);
-                        }
+                        Some(completed) => one.reset_completed(via, *completed, now),
                         None => one.lose_sibling(now),
                     }
                 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::Inner;
 use super::call::{Call, Ended, Limit};
 use super::choice::Usable;
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionId};
 use super::head::Head;
 use super::status::{Cause, Counters};
 use crate::deadline::Deadline;
@@ -39,39 +39,47 @@ pub struct MultipathNamespace {
 }
 
 /// What happened to a call until now.
-struct Tries {
-    effect: Effect,
+struct Tries<'a> {
+    call: Call<'a>,
+    /// Its number of blocks.
+    blocks: u64,
     limit: Option<Limit>,
     /// Completions with an error.
     retries: u32,
     /// The path that refused it the last time.
-    avoid: Option<Arc<Connection>>,
+    avoid: Option<ConnectionId>,
     /// The path that was lost while it may have been executed.
     lost: Option<Arc<Lost>>,
+    /// Whether a command of it that completed may have changed data, although the call is made
+    /// again.
+    may_have_executed: bool,
     /// The last completion with an error, which says more than that no path is left.
     completed: Option<Error>,
 }
 
-impl Tries {
+impl Tries<'_> {
     /// The error of a call that is not made again.
     fn ended_with(&self, error: Error) -> Error {
         match (&self.lost, error) {
             (None, no_path @ Error::NoPath(_)) => self.completed.clone().unwrap_or(no_path),
-            (None, error) => error,
-            (Some(_), Error::TimedOut(timed_out)) => {
-                Error::timed_out(timed_out.limit, timed_out.waiting_for, true)
-            }
+            (None, error) => error.after_changes(self.may_have_executed),
+            (Some(_), error @ Error::TimedOut(_)) => error.after_changes(true),
+            // It says more, and that the outcome is unknown as well.
+            (Some(_), error @ Error::Machine(_)) => error,
             (Some(lost), _) => Error::UnknownOutcome(Arc::clone(lost)),
         }
     }
 
-    /// Its path was lost with `error` before the response.
-    fn lost(&mut self, error: &Error) {
-        if self.effect != Effect::None
-            && let Error::Lost(lost) = error
-        {
-            self.lost = Some(Arc::clone(lost));
+    /// `connection` was lost with `error` before the response.
+    fn lost(&mut self, connection: &Connection, error: &Error) {
+        if self.call.effect() == Effect::None {
+            return;
         }
+        self.lost = Some(match error {
+            Error::Lost(lost) => Arc::clone(lost),
+            // It ended because of this machine.
+            _ => Arc::new(connection.controller.lost_because(LostCause::Local)),
+        });
     }
 }
 
@@ -105,7 +113,7 @@ fn without_buffer() -> Failed {
 impl MultipathNamespace {
     pub(super) async fn new(inner: Arc<Inner>, nsid: u32) -> Result<Self, Error> {
         let mut changes = inner.changes.subscribe();
-        let id = inner.next_head();
+        let id = inner.next_id();
         loop {
             changes.borrow_and_update();
             let Some((connection, _)) = inner.connections().into_iter().next() else {
@@ -404,12 +412,15 @@ impl MultipathNamespace {
     ) -> Pin<Box<dyn Future<Output = Ended> + Send + 'a>> {
         let limit = Limit::of(self.limit, deadline);
         Box::pin(async move {
+            let len = buf.as_deref().map_or(0, <[u8]>::len);
             let mut tries = Tries {
-                effect: call.effect(),
+                call,
+                blocks: call.blocks(self.block_size(), len),
                 limit,
                 retries: 0,
                 avoid: None,
                 lost: None,
+                may_have_executed: false,
                 completed: None,
             };
             loop {
@@ -444,7 +455,7 @@ impl MultipathNamespace {
         usable: Arc<Usable>,
         error: Error,
         has_lost_buffer: bool,
-        tries: &mut Tries,
+        tries: &mut Tries<'_>,
     ) -> Result<(), Error> {
         let (step, cause) = self.step(&usable, &error, tries);
         let fenced = usable.connection.fenced.subscribe();
@@ -457,6 +468,7 @@ impl MultipathNamespace {
         match step {
             RetryStep::Fail => return Err(error),
             RetryStep::OtherPath { .. } => {}
+            RetryStep::SamePath { after } if after.is_zero() => {}
             RetryStep::SamePath { after } => {
                 let delay = tokio::time::sleep(after);
                 Limit::within(tries.limit, Awaited::RetryDelay, delay).await?;
@@ -474,18 +486,19 @@ impl MultipathNamespace {
     }
 
     /// What follows a command that failed with `error` on a path, and what a retry is counted as.
-    fn step(&self, usable: &Usable, error: &Error, tries: &mut Tries) -> (RetryStep, Cause) {
+    fn step(&self, usable: &Usable, error: &Error, tries: &mut Tries<'_>) -> (RetryStep, Cause) {
         let connection = &usable.connection;
         let is_lost = match error {
             Error::Command(failed) => {
                 let status = failed.status;
-                let (effect, retries) = (tries.effect, tries.retries);
+                let (effect, retries) = (tries.call.effect(), tries.retries);
                 let retry = &self.head.retry;
                 let step = retry.decide(Outcome::Completed(status), effect, retries);
                 tries.retries += 1;
+                tries.may_have_executed |= tries.call.may_have_executed(failed, tries.blocks);
                 tries.completed = Some(error.clone());
                 if let RetryStep::OtherPath { read_ana } = step {
-                    tries.avoid = Some(Arc::clone(connection));
+                    tries.avoid = Some(connection.id);
                     if read_ana {
                         connection.refuses(usable.namespace.identify().anagrpid.get());
                         self.inner.changed();
@@ -505,7 +518,7 @@ impl MultipathNamespace {
         if !is_lost {
             return (RetryStep::Fail, Cause::Lost);
         }
-        tries.lost(error);
+        tries.lost(connection, error);
         let has_no_runtime =
             matches!(error, Error::Lost(lost) if matches!(lost.cause, LostCause::RuntimeEnded));
         if has_no_runtime || self.inner.is_ended() {
@@ -514,7 +527,7 @@ impl MultipathNamespace {
         // Every queue of it ends, so that no command of this host is begun there.
         connection.abandon(error);
         let retry = &self.head.retry;
-        let step = retry.decide(Outcome::Lost, tries.effect, tries.retries);
+        let step = retry.decide(Outcome::Lost, tries.call.effect(), tries.retries);
         (step, Cause::Lost)
     }
 
@@ -527,7 +540,7 @@ impl MultipathNamespace {
         mut fenced: watch::Receiver<Option<FenceMethod>>,
         counters: &Counters,
         error: &Error,
-        tries: &Tries,
+        tries: &Tries<'_>,
     ) -> Result<(), Error> {
         let _running = counters.fence_wait.start();
         loop {
@@ -548,25 +561,25 @@ impl MultipathNamespace {
 
     /// The path for the next command of a call: after a refusal another one, or the same after a
     /// pause.
-    async fn next_path(&self, tries: &mut Tries) -> Result<Arc<Usable>, Error> {
+    async fn next_path(&self, tries: &mut Tries<'_>) -> Result<Arc<Usable>, Error> {
         let Some(avoid) = tries.avoid.take() else {
             return self.path(None, tries.limit).await;
         };
-        let usable = self.path(Some(&avoid), tries.limit).await?;
-        let is_same = Arc::ptr_eq(&avoid, &usable.connection);
+        let usable = self.path(Some(avoid), tries.limit).await?;
+        let is_same = usable.connection.id == avoid;
         if !is_same && tries.retries < 2 {
             return Ok(usable);
         }
         drop(usable);
         let pause = tokio::time::sleep(AGAIN.saturating_mul(tries.retries));
         Limit::within(tries.limit, Awaited::RetryDelay, pause).await?;
-        self.path(Some(&avoid), tries.limit).await
+        self.path(Some(avoid), tries.limit).await
     }
 
     /// The path for the next command, another one than `avoid` if there is one.
     async fn path(
         &self,
-        avoid: Option<&Arc<Connection>>,
+        avoid: Option<ConnectionId>,
         limit: Option<Limit>,
     ) -> Result<Arc<Usable>, Error> {
         if let Some(usable) = self.choose(avoid) {
@@ -585,7 +598,7 @@ impl MultipathNamespace {
     }
 
     /// The path for the next command, if there is one now.
-    fn choose(&self, avoid: Option<&Arc<Connection>>) -> Option<Arc<Usable>> {
+    fn choose(&self, avoid: Option<ConnectionId>) -> Option<Arc<Usable>> {
         let version = self.inner.version();
         let mut choice = self.head.lock();
         if !choice.is_of(version) {

@@ -4,20 +4,22 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nvmeof_initiator_core::multipath::{PathState, Reconnect, ReconnectOptions, ReconnectStep};
+use nvmeof_initiator_core::multipath::{
+    PathState, Reconnect, ReconnectOptions, ReconnectStep, check_unique,
+};
 use nvmeof_initiator_core::{ControllerEvent, FenceMethod, SetupError, admin};
 use tokio::time::Instant;
 
 use super::Inner;
-use super::connection::Connection;
+use super::authentication::{changed_keys, follow};
+use super::connection::{Connection, ConnectionId};
 use super::events::PathEvent;
 use super::fencing::Fencing;
 use super::numa::{LOCAL, Topology};
 use super::status::{Counters, PathStatus};
 use crate::controller::Controller;
-use crate::error::{Error, Lost, LostCause};
+use crate::error::{Error, LostCause};
 use crate::options::ConnectOptions;
-use crate::transport::Device;
 
 /// A path of a subsystem.
 pub(super) struct PathSlot {
@@ -193,6 +195,7 @@ async fn connect(inner: &Inner, at: usize, options: &ConnectOptions) -> Option<A
     }
     let now = inner.now();
     let (path, addr) = (at, options.addr);
+    let mut keys = None;
     let (connection, event) = {
         let mut paths = inner.lock();
         let connected = connected.and_then(|new| no_twin(&paths, new));
@@ -205,6 +208,7 @@ async fn connect(inner: &Inner, at: usize, options: &ConnectOptions) -> Option<A
                 slot.reconnect.connected(now);
                 slot.last_error = None;
                 slot.connection = Some(Arc::clone(&connection));
+                keys = changed_keys(&slot.options, options);
                 slot.changed = (now, "connected".to_owned());
                 (Some(connection), Some(PathEvent::Connected { path, addr }))
             }
@@ -220,6 +224,9 @@ async fn connect(inner: &Inner, at: usize, options: &ConnectOptions) -> Option<A
         inner.report(event);
     }
     inner.changed();
+    if let Some((connection, keys)) = connection.as_ref().zip(keys) {
+        follow(connection, keys);
+    }
     connection
 }
 
@@ -238,59 +245,49 @@ async fn set_up(
         let counters = paths.get(at).map(|path| Arc::clone(&path.counters));
         counters.unwrap_or_default()
     };
-    let new = Connection::new(at, controller, distance.unwrap_or(LOCAL), counters);
+    let id = ConnectionId(inner.next_id());
+    let new = Connection::new((id, at), controller, distance.unwrap_or(LOCAL), counters);
     bounded(options, new).await
 }
 
 /// Abandons a connection to controller `cntlid` that does not respond: a target that was restarted
 /// assigns the identifiers of controllers whose loss this host may not have noticed.
 async fn end_dead_twin(inner: &Inner, cntlid: u16) {
-    let found = twin_of(&inner.lock(), cntlid).map(Arc::clone);
+    let found = {
+        let paths = inner.lock();
+        let mut live = paths.iter().filter_map(PathSlot::live);
+        live.find(|live| live.controller.info().cntlid == cntlid)
+            .map(Arc::clone)
+    };
     let Some(twin) = found else { return };
     let addr = twin.controller.options().addr;
     let probe = twin.controller.admin_call(admin::keep_alive(), &[]);
     let why = match tokio::time::timeout(PROBE, probe).await {
         Ok(Ok(_) | Err(Error::Command(_))) => return,
         Ok(Err(why)) => why,
-        Err(_) => Error::from(Lost {
-            addr,
-            qid: 0,
-            provider: match twin.controller.device() {
-                Device::Memory => "shm",
-                Device::Network(_) => "iwarp",
-                Device::Rdma(_) => "verbs",
-            },
-            established: true,
-            cause: LostCause::KeepAlive {
-                cntlid,
-                timeout: PROBE,
-            },
-        }),
+        Err(_) => {
+            let timeout = PROBE;
+            let cause = LostCause::KeepAlive { cntlid, timeout };
+            twin.controller.lost_because(cause).into()
+        }
     };
     tracing::debug!(%addr, cntlid, "its identifier was assigned again; it does not respond");
     twin.abandon(&why);
 }
 
-/// The connected controller with that identifier.
-fn twin_of(paths: &[PathSlot], cntlid: u16) -> Option<&Arc<Connection>> {
-    let mut live = paths.iter().filter_map(PathSlot::live);
-    live.find(|live| live.controller.info().cntlid == cntlid)
-}
-
-/// Refuses a controller with the identifier of another one that is connected: within a subsystem
-/// identifiers are unique (NVMe Base 2.1, 3.1.2), so the targets of both paths are not one
-/// subsystem. A reset to fence one of them could end the other one.
+/// Refuses a controller with the identifier of another one that is connected.
 fn no_twin(paths: &[PathSlot], new: Connection) -> Result<Connection, Error> {
-    let cntlid = new.controller.info().cntlid;
-    let Some(twin) = twin_of(paths, cntlid) else {
-        return Ok(new);
-    };
-    let text = format!(
-        "controller {cntlid} is connected over {} already: identifiers are unique in a subsystem",
-        twin.controller.options().addr
-    );
-    let error = SetupError::InvalidResponse(text);
-    Err(Error::setup(new.controller.options().addr, 0, error))
+    let live = paths.iter().filter_map(PathSlot::live);
+    let connected = live.map(|live| {
+        let controller = &live.controller;
+        (controller.options().addr, controller.info().cntlid)
+    });
+    let connected: Vec<_> = connected.collect();
+    let controller = &new.controller;
+    match check_unique(controller.info().cntlid, &connected) {
+        Ok(()) => Ok(new),
+        Err(error) => Err(Error::setup(controller.options().addr, 0, error)),
+    }
 }
 
 /// Admin commands within the time that connecting may take. A target that completes them slowly,

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_initiator_core::dhchap::SystemRandom;
+use nvmeof_initiator_core::dhchap::{HostKeys, SystemRandom};
 use nvmeof_initiator_core::{
     Ask, Command, CommandCompletion, ControllerEvent, ControllerInfo, Direction, EventQueue,
     IoLimits, KeepAlive, KeepAliveStep, Next, Setup, SetupConfig, SetupError, Shutdown, admin,
@@ -20,6 +20,9 @@ use zerocopy::FromBytes;
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError};
 use super::connection::{Connection, ConnectionConfig};
+use super::reauthentication::Reauthentication;
+#[cfg(feature = "async")]
+use super::transfer::Withdrawn;
 use crate::error::{Error, LostCause, MachineError};
 
 /// Configuration of an admin queue.
@@ -50,6 +53,10 @@ pub struct AdminQueue {
     ended: Vec<Done>,
     events: EventQueue,
     changes: Changes,
+    /// Whether the Asynchronous Event Request ended with an error.
+    is_deaf: bool,
+    /// Authentications of the queue after it was ready.
+    again: Reauthentication,
 }
 
 #[derive(Debug)]
@@ -72,8 +79,8 @@ enum Changes {
 }
 
 /// Entries that are reserved for commands of this queue itself: set-up or shutdown, Keep
-/// Alive, Asynchronous Event Request and its log page.
-const RESERVED: usize = 4;
+/// Alive, Asynchronous Event Request and its log page, authentication.
+const RESERVED: usize = 5;
 
 /// Buffers of 4 KiB for data of admin commands.
 const PAGES: usize = 32;
@@ -85,6 +92,7 @@ const SETUP: u64 = u64::MAX;
 const KEEP_ALIVE: u64 = u64::MAX - 1;
 const EVENT: u64 = u64::MAX - 2;
 const EVENT_LOG: u64 = u64::MAX - 3;
+const AGAIN: u64 = u64::MAX - 4;
 
 impl AdminQueue {
     /// Starts to connect to `addr` and to initialize the controller.
@@ -118,6 +126,7 @@ impl AdminQueue {
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         let keep_alive_timeout = config.setup.keep_alive;
+        let names = config.setup.names.clone();
         Ok(Self {
             connection,
             phase: Phase::Setup(Box::new(Setup::new(config.setup))),
@@ -129,6 +138,8 @@ impl AdminQueue {
             ended: Vec::with_capacity(PAGES),
             events: EventQueue::default(),
             changes: Changes::Read,
+            is_deaf: false,
+            again: Reauthentication::new(names, 0, AGAIN, config.command_timeout),
         })
     }
 
@@ -162,6 +173,37 @@ impl AdminQueue {
         self.connection.association()
     }
 
+    /// Authenticates the queue again, with `keys` or those of the last time. Calls go on
+    /// meanwhile. [`take_reauthentication`](Self::take_reauthentication) has the result. If it
+    /// fails, the queue stays connected and keeps its former keys. A request that has not begun is
+    /// replaced. The I/O queues are authenticated for themselves:
+    /// [`IoQueue::reauthenticate`](super::IoQueue::reauthenticate).
+    ///
+    /// # Errors
+    /// The controller is not ready, or lost.
+    pub fn reauthenticate(&mut self, keys: Option<Arc<HostKeys>>) -> Result<(), Error> {
+        if !matches!(self.phase, Phase::Ready) || !self.connection.is_up() {
+            return Err(self.connection.not_ready());
+        }
+        self.again.request(keys);
+        Ok(())
+    }
+
+    /// The result of the last [`reauthenticate`](Self::reauthenticate), once, when it has ended.
+    pub fn take_reauthentication(&mut self) -> Option<Result<(), Error>> {
+        self.again.take_outcome()
+    }
+
+    #[cfg(feature = "async")]
+    pub(crate) fn withdraw(&mut self, user: u64) -> Option<Withdrawn> {
+        self.connection.withdraw(user)
+    }
+
+    #[cfg(feature = "async")]
+    pub(crate) fn has_reauthentication(&self) -> bool {
+        self.again.has_outcome()
+    }
+
     /// A buffer of up to 4096 bytes for a call; `None` if all are in use.
     #[must_use]
     pub fn page(&self, len: usize) -> Option<Buf> {
@@ -177,6 +219,7 @@ impl AdminQueue {
     pub fn submit(&mut self, call: Call, now: Duration) -> Result<(), Refused<Call, SubmitError>> {
         let room = usize::from(self.connection.size()).saturating_sub(1 + RESERVED);
         let why = match &self.phase {
+            Phase::Ready if self.again.holds_calls(&self.connection) => SubmitError::Full,
             Phase::Ready if self.connection.in_flight() < room => {
                 return self.connection.submit(call, &IoLimits::default(), now);
             }
@@ -200,6 +243,7 @@ impl AdminQueue {
             self.sort(call, now, done);
         }
         self.ended = ended;
+        self.authenticate_again(now, done);
         if self.connection.is_up() {
             self.advance(now);
             self.keep_alive(now);
@@ -261,7 +305,8 @@ impl AdminQueue {
         let up = self.connection.is_up();
         let keep_alive = self.keep_alive.next_deadline().filter(|_| up);
         let wake_at = self.wake_at.filter(|_| up);
-        let times = [self.connection.next_deadline(), keep_alive, wake_at];
+        let again = self.again.next_deadline(&self.connection).filter(|_| up);
+        let times = [self.connection.next_deadline(), keep_alive, wake_at, again];
         times.into_iter().flatten().min()
     }
 
@@ -280,6 +325,7 @@ impl AdminQueue {
             KEEP_ALIVE => self.keep_alive.completed(),
             EVENT => self.on_event(&call, now),
             EVENT_LOG => self.on_changes(&call, now),
+            AGAIN => self.again.on_done(&call, &mut self.connection, now),
             _ => done.push(call),
         }
     }
@@ -356,10 +402,30 @@ impl AdminQueue {
                 self.info = Some(Arc::new(info));
                 self.phase = Phase::Ready;
                 self.keep_alive = KeepAlive::new(self.keep_alive_timeout, now);
+                self.again.begin(&mut self.connection);
                 self.expect_event(now);
             }
             Phase::Shutdown(_) => self.connection.close(),
             Phase::Ready | Phase::Over => {}
+        }
+    }
+
+    /// Authenticates the connected queue again, if that is requested.
+    fn authenticate_again(&mut self, now: Duration, done: &mut Vec<Done>) {
+        if self.again.is_idle() && !self.connection.has_refused() {
+            return;
+        }
+        let mut ended = std::mem::take(&mut self.ended);
+        let limits = IoLimits::default();
+        let again = self
+            .again
+            .poll(&mut self.connection, &limits, now, &mut ended);
+        for call in ended.drain(..) {
+            self.sort(call, now, done);
+        }
+        self.ended = ended;
+        if again && std::mem::take(&mut self.is_deaf) && matches!(self.phase, Phase::Ready) {
+            self.expect_event(now);
         }
     }
 
@@ -388,7 +454,10 @@ impl AdminQueue {
     /// An event. Reading its log page enables the next event of its type (NVMe Base 2.0,
     /// section 5.2).
     fn on_event(&mut self, call: &Done, now: Duration) {
-        let Ok(result) = call.result else { return };
+        let Ok(result) = call.result else {
+            self.is_deaf = true;
+            return;
+        };
         let dword = u32::try_from(result & 0xffff_ffff).unwrap_or_default();
         match AsyncEvent::from_dword(dword) {
             AsyncEvent::NAMESPACE_CHANGED => match self.changes {

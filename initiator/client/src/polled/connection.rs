@@ -194,15 +194,18 @@ impl Connection {
 
     /// Closes the queue pair because of `cause`.
     pub(crate) fn fail(&mut self, cause: LostCause) {
-        let established = matches!(self.state, State::Up);
-        let lost = Lost {
+        self.fail_with(self.lost_because(cause).into());
+    }
+
+    /// Its loss because of `cause`.
+    pub(crate) fn lost_because(&self, cause: LostCause) -> Lost {
+        Lost {
             addr: self.addr,
             qid: self.qid,
             provider: self.provider.name(),
-            established,
+            established: matches!(self.state, State::Up),
             cause,
-        };
-        self.fail_with(lost.into());
+        }
     }
 
     /// Closes the queue pair because of `why`. Only the first reason is kept.
@@ -223,7 +226,7 @@ impl Connection {
         let (State::Closing { why, .. } | State::Closed { why }) = &mut self.state else {
             return;
         };
-        if matches!(why, Error::Lost(lost) if matches!(lost.cause, LostCause::Network(_))) {
+        if matches!(why, Error::Lost(lost) if lost.cause.is_by_peer()) {
             *why = known(self.addr);
         }
     }
@@ -281,6 +284,17 @@ impl Connection {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.transfers.len()
+    }
+
+    /// Whether calls wait to be sent again, because the controller refused them with
+    /// Authentication Required.
+    pub(super) fn has_refused(&self) -> bool {
+        self.transfers.has_refused()
+    }
+
+    /// Whether calls wait until the queue is authenticated again.
+    pub(super) fn requires_authentication(&self) -> bool {
+        self.transfers.requires_authentication()
     }
 
     /// A descriptor that becomes readable when [`poll`](Self::poll) has work; `None` if the

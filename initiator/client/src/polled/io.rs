@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_initiator_core::dhchap::SystemRandom;
+use nvmeof_initiator_core::dhchap::{HostKeys, SystemRandom};
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
 use nvmeof_initiator_core::{
     Ask, Authentication, AuthenticationStep, CommandCompletion, ControllerInfo, IoLimits, Names,
@@ -19,6 +20,9 @@ use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError, Work};
 use super::connection::{Connection, ConnectionConfig};
+use super::reauthentication::Reauthentication;
+#[cfg(feature = "async")]
+use super::transfer::Withdrawn;
 #[cfg(feature = "async")]
 use crate::error::LostCause;
 use crate::error::{Error, MachineError};
@@ -52,6 +56,8 @@ pub struct IoQueue {
     message: Option<Pool>,
     /// The authentication, while it is in progress.
     authentication: Option<Box<Authentication>>,
+    /// Authentications of the queue after it was ready.
+    again: Reauthentication,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +68,8 @@ enum Phase {
     Asked,
     Authenticating,
     Ready,
+    /// It is ready, and is being authenticated again.
+    Reauthenticating,
 }
 
 /// Identifier of commands of this queue itself; those of callers are lower.
@@ -108,6 +116,8 @@ impl IoQueue {
             .map_err(MachineError::register)?;
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         shape.size = connection.size();
+        let timeout = config.command_timeout;
+        let again = Reauthentication::new(config.names.clone(), shape.qid, SETUP, timeout);
         Ok(Self {
             connection,
             limits: info.limits,
@@ -118,6 +128,7 @@ impl IoQueue {
             connect_timeout: config.connect_timeout,
             message: Some(message),
             authentication: None,
+            again,
         })
     }
 
@@ -141,7 +152,38 @@ impl IoQueue {
     /// Whether the queue accepts calls.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.phase == Phase::Ready && self.connection.is_up()
+        matches!(self.phase, Phase::Ready | Phase::Reauthenticating) && self.connection.is_up()
+    }
+
+    /// Authenticates the queue again, with `keys` or those of the last time. Calls go on
+    /// meanwhile. [`take_reauthentication`](Self::take_reauthentication) has the result. If it
+    /// fails, the queue stays connected and keeps its former keys. A request that has not begun is
+    /// replaced.
+    ///
+    /// # Errors
+    /// The queue is not connected.
+    pub fn reauthenticate(&mut self, keys: Option<Arc<HostKeys>>) -> Result<(), Error> {
+        if !self.is_ready() {
+            return Err(self.connection.not_ready());
+        }
+        self.again.request(keys);
+        self.phase = Phase::Reauthenticating;
+        Ok(())
+    }
+
+    /// The result of the last [`reauthenticate`](Self::reauthenticate), once, when it has ended.
+    pub fn take_reauthentication(&mut self) -> Option<Result<(), Error>> {
+        self.again.take_outcome()
+    }
+
+    #[cfg(feature = "async")]
+    pub(crate) fn withdraw(&mut self, user: u64) -> Option<Withdrawn> {
+        self.connection.withdraw(user)
+    }
+
+    #[cfg(feature = "async")]
+    pub(crate) fn has_reauthentication(&self) -> bool {
+        self.again.has_outcome()
     }
 
     /// The error that ended the queue, if any.
@@ -205,11 +247,22 @@ impl IoQueue {
         call: Call,
         now: Duration,
     ) -> Result<(), Refused<Call, SubmitError>> {
-        if self.phase != Phase::Ready {
-            let why = SubmitError::NotConnected(self.connection.not_ready());
+        if self.phase != Phase::Ready
+            && let Some(why) = self.refusal()
+        {
             return Err(Refused { why, back: call });
         }
         self.connection.submit(call, &self.limits, now)
+    }
+
+    /// Why no call is accepted now.
+    #[cold]
+    fn refusal(&self) -> Option<SubmitError> {
+        if self.phase != Phase::Reauthenticating {
+            return Some(SubmitError::NotConnected(self.connection.not_ready()));
+        }
+        let is_held = self.connection.is_up() && self.again.holds_calls(&self.connection);
+        is_held.then_some(SubmitError::Full)
     }
 
     /// Submits calls from the front of `calls` until one is refused or the queue is full, and
@@ -250,8 +303,10 @@ impl IoQueue {
     pub fn poll(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
         let before = done.len();
         let progress = self.connection.poll(now, done);
-        if self.phase != Phase::Ready {
-            self.set_up(now, before, done);
+        match self.phase {
+            Phase::Ready if !self.connection.has_refused() => {}
+            Phase::Ready | Phase::Reauthenticating => self.authenticate_again(now, before, done),
+            _ => self.set_up(now, before, done),
         }
         progress
     }
@@ -282,7 +337,14 @@ impl IoQueue {
     /// The time by which [`poll`](Self::poll) must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.connection.next_deadline()
+        let connection = self.connection.next_deadline();
+        match self.phase {
+            Phase::Reauthenticating if self.connection.is_up() => {
+                let times = [connection, self.again.next_deadline(&self.connection)];
+                times.into_iter().flatten().min()
+            }
+            _ => connection,
+        }
     }
 
     /// Prepares for sleep on [`wait_fd`](Self::wait_fd): until the next poll, events that
@@ -319,7 +381,27 @@ impl IoQueue {
         }
         if self.phase == Phase::Ready {
             self.message = None;
+            self.again.begin(&mut self.connection);
         }
+    }
+
+    /// Authenticates the connected queue again.
+    #[cold]
+    fn authenticate_again(&mut self, now: Duration, before: usize, done: &mut Vec<Done>) {
+        let ours = |call: &Done| call.user == SETUP;
+        if let Some(at) = done.iter().skip(before).position(ours) {
+            let call = done.swap_remove(before + at);
+            self.again.on_done(&call, &mut self.connection, now);
+        }
+        self.again
+            .poll(&mut self.connection, &self.limits, now, done);
+        self.connection.submit_now(now);
+        // The last message of a lost connection ends when that is closed.
+        let is_over = self.again.is_idle() && !self.connection.has_refused();
+        self.phase = match is_over && self.connection.is_up() {
+            true => Phase::Ready,
+            false => Phase::Reauthenticating,
+        };
     }
 
     fn on_step_done(&mut self, call: &Done) -> Result<(), SetupError> {
@@ -340,8 +422,7 @@ impl IoQueue {
             return authentication.handle_completion(completion, data);
         }
         let connected = check_connect(&self.names, self.shape, completion)?;
-        let qid = self.shape.qid;
-        let authentication = Authentication::after_connect(&self.names, qid, connected)?;
+        let authentication = Authentication::after_connect(&self.names, self.shape, connected)?;
         self.phase = match authentication {
             Some(_) => Phase::Authenticating,
             None => Phase::Ready,
@@ -389,9 +470,7 @@ impl IoQueue {
             user: SETUP,
             timeout: CallTimeout::After(self.connect_timeout),
         };
-        // In-capsule data are used for I/O commands only.
-        let limits = IoLimits::default();
-        if let Err(refused) = self.connection.submit(call, &limits, now) {
+        if let Err(refused) = self.connection.submit_own(call, now) {
             let text = format!("cannot send {name}: {}", refused.why);
             self.connection
                 .fail_with(MachineError::Internal(text).into());

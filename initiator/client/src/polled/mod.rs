@@ -34,6 +34,7 @@ mod call;
 mod connection;
 mod io;
 mod paths;
+mod reauthentication;
 mod transfer;
 
 pub use admin::{AdminConfig, AdminQueue};
@@ -41,6 +42,8 @@ pub use association::Association;
 pub use call::{Call, CallTimeout, Done, SubmitError, Work};
 pub use connection::{Connection, ConnectionConfig};
 pub use io::{IoConfig, IoQueue};
+#[cfg(feature = "async")]
+pub(crate) use transfer::Withdrawn;
 // Types in signatures of `paths`.
 pub use nvmeof_initiator_core::multipath::{PathPolicy, ReconnectOptions};
 pub use paths::{

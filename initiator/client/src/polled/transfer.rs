@@ -38,7 +38,46 @@ pub(super) struct Transfers {
     /// Calls with commands that are not sent yet, oldest first.
     unfinished: VecDeque<usize>,
     capacity: usize,
+    /// Calls that the controller refused until the queue is authenticated again, oldest first.
+    refused: VecDeque<RefusedCall>,
+    /// Number of them, the oldest, that can be sent again.
+    released: usize,
+    /// Whether such calls are kept. They end with the status otherwise.
+    keeps_refused: bool,
 }
+
+/// A call that the controller refused with Authentication Required. Other commands of a split call
+/// may have been executed.
+#[derive(Debug)]
+struct RefusedCall {
+    call: Call,
+    history: History,
+    error: Error,
+}
+
+/// What became of the commands of a call, the earlier attempts included.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    /// How often the controller refused the call with Authentication Required.
+    refusals: u8,
+    /// Whether a command of it may have been executed.
+    may_have_executed: bool,
+}
+
+/// A call that is not sent again, because its caller waits no more.
+#[cfg(feature = "async")]
+#[derive(Debug)]
+pub(crate) struct Withdrawn {
+    pub(crate) call: Call,
+    /// Whether a command of it may have been executed.
+    pub(crate) may_have_executed: bool,
+}
+
+/// A call is sent again this often after Authentication Required, as Linux does after any status
+/// (`nvme_core.max_retries`).
+const MAX_REFUSALS: u8 = 5;
+/// The count of a call that is not sent again.
+const NOT_AGAIN: u8 = u8::MAX;
 
 #[derive(Debug)]
 struct Transfer {
@@ -52,6 +91,7 @@ struct Transfer {
     step: u64,
     /// Commands in flight.
     outstanding: u32,
+    history: History,
     result: Result<u64, Error>,
 }
 
@@ -86,7 +126,80 @@ impl Connection {
             let why = SubmitError::NotConnected(self.not_ready());
             return Err(Refused { why, back: call });
         }
-        self.parts().submit(call, limits, now)
+        self.parts().submit(call, History::default(), limits, now)
+    }
+
+    /// Accepts a call of the queue itself, which ends with any status. Otherwise as
+    /// [`submit`](Self::submit).
+    pub(super) fn submit_own(
+        &mut self,
+        call: Call,
+        now: Duration,
+    ) -> Result<(), Refused<Call, SubmitError>> {
+        let history = History {
+            refusals: NOT_AGAIN,
+            may_have_executed: false,
+        };
+        // In-capsule data are used for I/O commands only.
+        self.parts()
+            .submit(call, history, &IoLimits::default(), now)
+    }
+
+    /// The caller of the call `user` waits no more: it is not sent again. Otherwise it could be
+    /// executed after later calls, and undo them. Returns it if it waits for that; if commands of
+    /// it are in flight, it ends with them.
+    #[cfg(feature = "async")]
+    pub(super) fn withdraw(&mut self, user: u64) -> Option<Withdrawn> {
+        self.parts().transfers.withdraw(user)
+    }
+
+    /// Keeps calls that the controller refuses with Authentication Required from now on.
+    pub(super) fn keep_refused(&mut self) {
+        self.parts().transfers.keeps_refused = true;
+    }
+
+    /// The queue is authenticated: the refused calls can be sent again.
+    pub(super) fn release_refused(&mut self) {
+        let transfers = self.parts().transfers;
+        transfers.released = transfers.refused.len();
+    }
+
+    /// Sends released calls again, as many as there is room for.
+    pub(super) fn send_released(&mut self, limits: &IoLimits, now: Duration, done: &mut Vec<Done>) {
+        let mut parts = self.parts();
+        while parts.transfers.released > 0
+            && let Some(refused) = parts.transfers.refused.pop_front()
+        {
+            let RefusedCall {
+                call,
+                history,
+                error,
+            } = refused;
+            match parts.submit(call, history, limits, now) {
+                Ok(()) => {}
+                // They wait for room. If the queue pair is closing, they end with it, and have the
+                // reason.
+                Err(Refused { why, back: call })
+                    if matches!(why, SubmitError::Full) || is_closing(&why) =>
+                {
+                    parts.transfers.refused.push_front(RefusedCall {
+                        call,
+                        history,
+                        error,
+                    });
+                    return;
+                }
+                Err(Refused { back, .. }) => done.push(failed(back, error)),
+            }
+            parts.transfers.released -= 1;
+        }
+    }
+
+    /// The queue could not be authenticated: the refused calls end with the status.
+    pub(super) fn end_refused(&mut self, done: &mut Vec<Done>) {
+        let transfers = self.parts().transfers;
+        let unreleased = transfers.refused.drain(transfers.released..);
+        done.extend(unreleased.map(|refused| failed(refused.call, refused.error)));
     }
 
     /// Sends the next commands of split calls.
@@ -101,6 +214,7 @@ impl SendContext<'_> {
     fn submit(
         &mut self,
         mut call: Call,
+        history: History,
         limits: &IoLimits,
         now: Duration,
     ) -> Result<(), Refused<Call, SubmitError>> {
@@ -141,6 +255,7 @@ impl SendContext<'_> {
             next: 0,
             step,
             outstanding: 0,
+            history,
             result: Ok(0),
         });
         let sent = match step >= total {
@@ -310,11 +425,24 @@ impl Transfers {
             calls: Slab::with_capacity(size),
             unfinished: VecDeque::with_capacity(size),
             capacity: size,
+            refused: VecDeque::new(),
+            released: 0,
+            keeps_refused: false,
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.calls.len()
+        self.calls.len() + self.refused.len()
+    }
+
+    /// Whether calls wait to be sent again.
+    pub(super) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Whether calls wait for an authentication.
+    pub(super) fn requires_authentication(&self) -> bool {
+        self.refused.len() > self.released
     }
 
     /// Calls are sent in order: none is accepted while an earlier one waits for room.
@@ -363,19 +491,72 @@ impl Transfers {
         let buf = transfer.memory.take_back(provider).map_err(|_busy| BUSY)?;
         // Destructured, so that the other fields are not moved.
         let Transfer {
-            user, result, work, ..
-        } = self.calls.remove(flight.transfer);
-        let work = result.is_err().then(|| Box::new(work));
-        done.push(Done {
             user,
-            buf,
             result,
             work,
-        });
+            timeout,
+            history,
+            ..
+        } = self.calls.remove(flight.transfer);
+        match result {
+            Ok(_) => done.push(Done {
+                user,
+                buf,
+                result,
+                work: None,
+            }),
+            Err(error) => {
+                let call = Call {
+                    work,
+                    buf,
+                    user,
+                    timeout,
+                };
+                self.not_succeeded(call, history, error, done);
+            }
+        }
         if !self.unfinished.is_empty() {
             self.unfinished.retain(|index| *index != flight.transfer);
         }
         Ok(())
+    }
+
+    /// A call failed. It is kept if the controller wants the queue to authenticate first.
+    #[cold]
+    fn not_succeeded(&mut self, call: Call, history: History, error: Error, done: &mut Vec<Done>) {
+        let is_refused = matches!(&error, Error::Command(failed)
+            if failed.status.is(Status::AUTHENTICATION_REQUIRED) && !failed.status.dnr());
+        if !is_refused || !self.keeps_refused || history.refusals >= MAX_REFUSALS {
+            return done.push(failed(call, error));
+        }
+        self.refused.push_back(RefusedCall {
+            call,
+            history: History {
+                refusals: history.refusals + 1,
+                ..history
+            },
+            error,
+        });
+    }
+
+    #[cfg(feature = "async")]
+    fn withdraw(&mut self, user: u64) -> Option<Withdrawn> {
+        let at = self.refused.iter().position(|it| it.call.user == user);
+        let Some(at) = at else {
+            let mut calls = self.calls.iter_mut();
+            if let Some((_, call)) = calls.find(|(_, call)| call.user == user) {
+                call.history.refusals = NOT_AGAIN;
+            }
+            return None;
+        };
+        let RefusedCall { call, history, .. } = self.refused.remove(at)?;
+        if at < self.released {
+            self.released -= 1;
+        }
+        Some(Withdrawn {
+            call,
+            may_have_executed: history.may_have_executed,
+        })
     }
 
     /// The connection is closed: takes all memory back and ends all calls.
@@ -386,6 +567,9 @@ impl Transfers {
         done: &mut Vec<Done>,
     ) {
         self.unfinished.clear();
+        self.released = 0;
+        let refused = self.refused.drain(..);
+        done.extend(refused.map(|refused| failed(refused.call, why.clone())));
         for mut transfer in self.calls.drain() {
             done.push(Done {
                 user: transfer.user,
@@ -394,6 +578,24 @@ impl Transfers {
                 work: Some(Box::new(transfer.work)),
             });
         }
+    }
+}
+
+/// Whether a call was not sent because the queue pair is closing.
+fn is_closing(why: &SubmitError) -> bool {
+    matches!(
+        why,
+        SubmitError::Refused(PostError::Closed | PostError::WrongState { .. })
+            | SubmitError::Buffer(ExposeError::Closed)
+    )
+}
+
+fn failed(call: Call, error: Error) -> Done {
+    Done {
+        user: call.user,
+        buf: call.buf,
+        result: Err(error),
+        work: Some(Box::new(call.work)),
     }
 }
 
@@ -468,6 +670,14 @@ impl Transfer {
 
     /// Records the completion of the command of a part.
     fn note(&mut self, part: (u64, u64), completion: CommandCompletion) {
+        // The other command of a fused operation was not executed either.
+        let unexecuted = [
+            Status::AUTHENTICATION_REQUIRED,
+            Status::ABORTED_FAILED_FUSED,
+        ];
+        if !unexecuted.iter().any(|it| completion.status.is(*it)) {
+            self.history.may_have_executed = true;
+        }
         if !completion.status.is_success() {
             self.note_failure(part, completion);
         } else if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {

@@ -292,9 +292,13 @@ async fn call_within_its_time_limit_succeeds() {
     // The limit is already over when the call starts.
     let none = scene.disk.with_timeout(Duration::ZERO);
     let Failed { error, buf } = none.read(0, scene.filled(LEN, 0)).await.unwrap_err();
-    assert_eq!(timed_out(&error).waiting_for, Awaited::Room);
+    assert_eq!(timed_out(&error).waiting_for, Awaited::Submission);
     assert!(buf.is_some());
     drop(buf);
+    let zeroes = none.write_zeroes(0, 1, ZeroOptions::default());
+    let error = zeroes.await.unwrap_err();
+    assert_eq!(timed_out(&error).waiting_for, Awaited::Submission);
+    assert!(!error.outcome_is_unknown());
     scene.end().await;
 }
 

@@ -16,7 +16,6 @@ use nvmeof_initiator::discovery::{
 };
 use nvmeof_initiator::multipath::ReconnectOptions;
 use nvmeof_initiator::{Address, Error, Nqn};
-use nvmeof_wire::Ascii;
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::cm::RejectStatus;
 use nvmeof_wire::fabrics::InvalidParameter;
@@ -25,6 +24,7 @@ use nvmeof_wire::log::DiscoveryEntry;
 use nvmeof_wire::log::discovery::{
     AddressFamily, RdmaProviderType, RdmaTsas, SubsystemType, TransportType,
 };
+use nvmeof_wire::{Ascii, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// No test takes longer.
@@ -401,6 +401,51 @@ async fn service_without_notices_is_read_at_intervals() {
     let disk = subsystem(target.addr, SUBNQN);
     set(&target, vec![disk]);
     assert_added(&mut watch, &disk).await;
+}
+
+/// Its entries are followed, although it has no persistent controllers.
+#[tokio::test(flavor = "multi_thread")]
+async fn service_that_refuses_a_keep_alive_timeout_is_read_at_intervals() {
+    let of_nvmet = (Status::INVALID_FIELD.with_dnr(), 0);
+    let named = refused(InvalidParameter::InCommand(48)).unwrap();
+    for refusal in [of_nvmet, named] {
+        let target = service(Vec::new());
+        target.change(move |fake| fake.manners.keep_alive = Some(refusal));
+        let options = DiscoveryOptions {
+            interval: SECOND,
+            ..DiscoveryOptions::default()
+        };
+        let mut watch = host().watch_discovery(target.addr, options).await.unwrap();
+        let disk = subsystem(target.addr, SUBNQN);
+        set(&target, vec![disk]);
+        assert_added(&mut watch, &disk).await;
+        let full = Some((0, RejectStatus::NO_RESOURCES));
+        target.change(move |fake| fake.manners.reject = full);
+        let lost = next(&mut watch).await;
+        assert!(
+            matches!(lost, DiscoveryChange::ServiceLost { .. }),
+            "{lost:?}"
+        );
+        target.change(|fake| fake.manners.reject = None);
+        let recovered = next(&mut watch).await;
+        assert!(
+            matches!(recovered, DiscoveryChange::ServiceRecovered { .. }),
+            "{recovered:?}"
+        );
+    }
+}
+
+/// Another refusal does not lead to reads without a Keep Alive Timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn service_that_refuses_the_host_is_not_watched() {
+    let target = service(Vec::new());
+    let refusal = (Status::CONNECT_INVALID_HOST.with_dnr(), 0);
+    target.change(move |fake| fake.manners.keep_alive = Some(refusal));
+    let options = DiscoveryOptions::default();
+    let error = host().watch_discovery(target.addr, options).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("is not allowed"), "{error}");
+    assert_eq!(reads(&target), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

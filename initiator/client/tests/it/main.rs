@@ -1,5 +1,6 @@
 //! Tests through the interface of the crate.
 
+mod authentication;
 mod calls;
 mod discovery;
 mod fake;

@@ -8,6 +8,7 @@
 )]
 
 mod association;
+mod authentication;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

@@ -17,12 +17,13 @@ use std::time::Duration;
 /// Options of a lost path, with the names and meanings of `nvme connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectOptions {
-    /// The longest delay between two attempts (`--reconnect-delay`).
+    /// The longest delay between two attempts (`--reconnect-delay`). Default: 1 s.
     pub reconnect_delay: Duration,
-    /// Time after a loss until the path is given up (`--ctrl-loss-tmo`); `None`: never.
+    /// Time after a loss until the path is given up (`--ctrl-loss-tmo`); `None`: never. Default:
+    /// 600 s.
     pub ctrl_loss: Option<Duration>,
     /// Time after a loss until commands fail although the path is still being connected
-    /// (`--fast_io_fail_tmo`); `None`: they wait.
+    /// (`--fast_io_fail_tmo`); `None`, the default: they wait.
     pub fast_io_fail: Option<Duration>,
 }
 

@@ -102,13 +102,12 @@ impl RetryPolicy {
         if is_final || retries >= self.max_retries {
             return RetryStep::Fail;
         }
-        // "The requested function (e.g., command) is not able to be performed" (Base 2.1, 4.2.3.4).
-        let ana = [
-            Status::ANA_PERSISTENT_LOSS,
-            Status::ANA_INACCESSIBLE,
-            Status::ANA_TRANSITION,
-        ];
-        let read_ana = ana.iter().any(|ana| ana.is(status));
+        // Not executed. The queue was to be authenticated and the command sent again on it, so
+        // that has failed.
+        if status.is(Status::AUTHENTICATION_REQUIRED) {
+            return RetryStep::OtherPath { read_ana: false };
+        }
+        let read_ana = is_ana(status);
         // Other path errors do not say that the command was not executed: one with Internal Path
         // Error "was not completed".
         let is_repeatable = read_ana || effect != Effect::Other;
@@ -117,7 +116,7 @@ impl RetryPolicy {
         }
         // Another status does not say how far the command got: after the write of a fused Compare
         // and Write was executed in part, a second comparison would fail because of that write.
-        if effect == Effect::Other && !status.is(Status::NAMESPACE_NOT_READY) {
+        if effect == Effect::Other && !is_refusal(status) {
             return RetryStep::Fail;
         }
         let delay = usize::from(status.retry_delay()).checked_sub(1);
@@ -126,6 +125,25 @@ impl RetryPolicy {
             after: delay.copied().unwrap_or_default(),
         }
     }
+}
+
+/// Whether the ANA state of the namespace is the reason of `status`.
+fn is_ana(status: Status) -> bool {
+    let ana = [
+        Status::ANA_PERSISTENT_LOSS,
+        Status::ANA_INACCESSIBLE,
+        Status::ANA_TRANSITION,
+    ];
+    ana.iter().any(|ana| ana.is(status))
+}
+
+/// Whether `status` says that nothing of its command was executed: "the requested function (e.g.,
+/// command) is not able to be performed" (Base 2.1, 4.2.3.4), the namespace is not ready, or the
+/// queue was to be authenticated before. Other statuses do not say how far the command got.
+#[must_use]
+pub fn is_refusal(status: Status) -> bool {
+    let others = [Status::NAMESPACE_NOT_READY, Status::AUTHENTICATION_REQUIRED];
+    is_ana(status) || others.iter().any(|it| it.is(status))
 }
 
 #[cfg(test)]
@@ -175,6 +193,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn commands_of_an_unauthenticated_queue_move_to_another_path() {
+        let status = Status::AUTHENTICATION_REQUIRED;
+        for effect in EFFECTS {
+            let decide =
+                |status, retries| policy().decide(Outcome::Completed(status), effect, retries);
+            assert_eq!(decide(status, 0), RetryStep::OtherPath { read_ana: false });
+            assert_eq!(decide(status, MAX_RETRIES), RetryStep::Fail);
+            assert_eq!(decide(status.with_dnr(), 0), RetryStep::Fail);
+        }
+    }
+
     /// Only an ANA status says that the command was not executed.
     #[test]
     fn commands_that_may_be_half_executed_are_not_sent_again_after_other_path_errors() {
@@ -220,7 +250,12 @@ mod tests {
             [again, again, RetryStep::Fail]
         );
         // These were not executed at all.
-        for status in [Status::NAMESPACE_NOT_READY, Status::ANA_TRANSITION] {
+        for status in [
+            Status::NAMESPACE_NOT_READY,
+            Status::ANA_TRANSITION,
+            Status::AUTHENTICATION_REQUIRED,
+        ] {
+            assert!(is_refusal(status.with_dnr()), "{status}");
             assert_ne!(decide(status, Effect::Other), RetryStep::Fail);
         }
     }

@@ -103,6 +103,7 @@ impl Controller {
     /// Requires authentication: it has these keys of host and controller.
     fn with_keys(host: u8, controller: Option<u8>) -> Self {
         let policy = Policy {
+            first_is_old: false,
             keys: vec![key(host)],
             controller_key: controller.map(key),
             hashes: vec![HashId::SHA384],
@@ -324,7 +325,7 @@ fn unsupported_controllers_are_refused() {
 
     let mut secret = Controller::good();
     secret.connect.1 = 7 | 1 << 17;
-    assert!(matches!(secret.error(), SetupError::Unsupported { .. }));
+    assert!(matches!(secret.error(), SetupError::Keys { .. }));
 }
 
 #[test]
@@ -398,17 +399,63 @@ fn missing_keys_are_reported_before_anything_is_sent() {
 }
 
 #[test]
-fn target_may_authenticate_the_admin_queue_only() {
-    let names = config_with(1, Some(2)).names;
-    let open = ConnectResult::new(7, false);
-    assert!(matches!(
-        Authentication::after_connect(&names, 1, open),
-        Ok(None)
-    ));
-    assert!(Authentication::after_connect(&names, 0, open).is_err());
-    let required = ConnectResult::new(7, true);
-    assert!(matches!(
-        Authentication::after_connect(&names, 1, required),
-        Ok(Some(_))
-    ));
+fn queue_that_is_not_authenticated_is_refused_if_the_controller_has_a_key() {
+    let after = |names: &Names, qid, requires| {
+        let queue = QueueShape {
+            qid,
+            size: 8,
+            flow_control: true,
+        };
+        Authentication::after_connect(names, queue, ConnectResult::new(7, requires))
+    };
+    let (both, host) = (config_with(1, Some(2)).names, config_with(1, None).names);
+    for qid in [0, 1] {
+        assert!(matches!(
+            after(&both, qid, false),
+            Err(SetupError::Keys { .. })
+        ));
+        assert!(matches!(after(&both, qid, true), Ok(Some(_))));
+        // A key of the host alone is not required.
+        assert!(matches!(after(&host, qid, false), Ok(None)));
+    }
+}
+
+/// A host gets its controller with the last message.
+#[test]
+fn refusal_after_the_proof_is_that_of_connect() {
+    let names = config_with(1, None).names;
+    let queue = QueueShape {
+        qid: 3,
+        size: 8,
+        flow_control: true,
+    };
+    let refused_with = |auth: &mut Authentication, status, result| {
+        let AuthenticationStep::Send(_) = auth.poll().unwrap() else {
+            panic!("nothing to send");
+        };
+        let completion = CommandCompletion { status, result };
+        auth.handle_completion(completion, &[]).unwrap_err()
+    };
+    let first = || {
+        let connected = ConnectResult::new(7, true);
+        let auth = Authentication::after_connect(&names, queue, connected);
+        auth.unwrap().unwrap()
+    };
+    let busy = refused_with(&mut first(), Status::CONNECT_CONTROLLER_BUSY, 0);
+    assert!(busy.remedy().unwrap().contains("limit of controllers"));
+    let invalid = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+    let at = InvalidParameter::InCommand(42).to_result();
+    let in_use = refused_with(&mut first(), invalid, at);
+    assert!(
+        in_use.to_string().contains("queue identifier 3"),
+        "{in_use}"
+    );
+    assert_eq!(in_use.settings(), [Setting::IoQueues]);
+    assert!(matches!(&in_use, SetupError::Refused(refusal) if refusal.status.dnr()));
+    // Other statuses, and later transactions, are of the message.
+    let failed = refused_with(&mut first(), Status::INTERNAL_ERROR, 0);
+    assert!(matches!(failed, SetupError::Command(_)));
+    let mut again = Authentication::again(&names, 3, 1).unwrap();
+    let failed = refused_with(&mut again, Status::CONNECT_CONTROLLER_BUSY, 0);
+    assert!(matches!(failed, SetupError::Command(_)));
 }

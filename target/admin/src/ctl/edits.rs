@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use nvmeof_target_api::{Edit, NamespaceAdd};
+use nvmeof_target_api::{Edit, HostKeys, NamespaceAdd};
 use nvmeof_target_config::is_relative;
 
 /// Commands for one kind of object, with `--plan`.
@@ -190,7 +190,71 @@ pub(super) enum Host {
     Allow(Allow),
     /// Disconnect hosts and refuse further connections.
     Deny(Deny),
+    /// Set the key with which a host authenticates, if no controller uses one that it replaces.
+    SetKey(SetKey),
+    /// Give a host another key; its present key is accepted, too, until it is removed.
+    RotateKey(RotateKey),
+    /// Remove the old key of a host, if no controller uses it.
+    RemoveOldKey {
+        /// NQN of the host.
+        host: String,
+        /// Remove it in any case, and disconnect the controllers that use it.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Remove all keys of a host; it does not authenticate any more.
+    RemoveKey {
+        /// NQN of the host.
+        host: String,
+    },
 }
+
+#[derive(Debug, Args)]
+pub(super) struct SetKey {
+    /// NQN of the host.
+    host: String,
+    /// File with the key of the host, or credential:NAME.
+    #[arg(long, value_name = "PATH", value_parser = key_file)]
+    key_file: String,
+    /// File with the key of the controller, for hosts that authenticate it.
+    #[arg(long, value_name = "PATH", value_parser = key_file)]
+    controller_key_file: Option<String>,
+    /// Hash functions [default: as in the configuration reference].
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    hash: Vec<String>,
+    /// Groups of the key exchange, the preferred first [default: as in the configuration
+    /// reference].
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    dh_groups: Vec<String>,
+    /// Replace keys that controllers use, and disconnect these controllers.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RotateKey {
+    /// NQN of the host.
+    host: String,
+    /// File with the new key of the host, or credential:NAME.
+    #[arg(long, value_name = "PATH", value_parser = key_file)]
+    key_file: String,
+    /// Until when the old key is accepted, such as 2026-12-31 or 2026-12-31T18:00:00Z
+    /// [default: until it is removed].
+    #[arg(long, value_name = "DATE")]
+    old_until: Option<String>,
+}
+
+/// The absolute path of a file with a key. The target refuses a key in its place.
+fn key_file(path: &str) -> Result<String, String> {
+    if path.is_empty() || path.starts_with(CREDENTIAL) {
+        return Ok(path.to_owned());
+    }
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    Ok(path.display().to_string())
+}
+
+/// The beginning of the name of a service credential, in place of a path.
+const CREDENTIAL: &str = "credential:";
 
 #[derive(Debug, Args)]
 pub(super) struct Allow {
@@ -389,6 +453,35 @@ impl Host {
                 });
                 deny.collect()
             }
+            Self::SetKey(set) => vec![Edit::HostSetKey(HostKeys {
+                host: set.host.clone(),
+                key_file: set.key_file.clone(),
+                controller_key_file: set.controller_key_file.clone(),
+                hash: set.hash.clone(),
+                dh_groups: set.dh_groups.clone(),
+                replaces: None,
+                force: set.force,
+            })],
+            Self::RotateKey(RotateKey {
+                host,
+                key_file,
+                old_until,
+            }) => vec![Edit::HostRotateKey {
+                host: host.clone(),
+                key_file: key_file.clone(),
+                old_key_file: None,
+                old_key_until: old_until.clone(),
+                replaces: None,
+            }],
+            Self::RemoveOldKey { host, force } => vec![Edit::HostRemoveOldKey {
+                host: host.clone(),
+                replaces: None,
+                force: *force,
+            }],
+            Self::RemoveKey { host } => vec![Edit::HostRemoveKey {
+                host: host.clone(),
+                replaces: None,
+            }],
         }
     }
 }

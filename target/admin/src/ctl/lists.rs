@@ -5,6 +5,7 @@ use nvmeof_wire::text::Escaped;
 use serde_json::{Value, json};
 
 use super::edits::{Host, Namespace, Port, Subsystem};
+use super::keys;
 use super::print::{Lines, size};
 use super::{Failed, What};
 
@@ -81,6 +82,7 @@ impl<'a> List<'a> {
                             "namespaces": one.namespaces.len(),
                             "controllers": controllers(one, status).count(),
                             "allowed_hosts": one.allowed_hosts,
+                            "require_authentication": one.require_authentication,
                         })
                     })
                     .collect::<Vec<_>>()
@@ -99,7 +101,10 @@ impl<'a> List<'a> {
                         let object = json!({
                             "host": host.name,
                             "allowed": host.is_allowed,
-                            "controllers": host.controllers,
+                            "controllers": host.controllers.iter().map(|one| one.controller)
+                                .collect::<Vec<_>>(),
+                            "keys": status.host_keys.iter()
+                                .find(|one| Some(&one.host) == host.name.as_ref()),
                         });
                         with_subsystem(object, &one.nqn)
                     })
@@ -128,6 +133,7 @@ impl<'a> List<'a> {
                     lines.add(0, &format!("subsystem {}", Escaped(&one.nqn)));
                     add_hosts(&mut lines, one, status);
                 }
+                keys::add(&mut lines, status);
             }
         }
         lines.text
@@ -212,21 +218,19 @@ fn add_namespaces(lines: &mut Lines, namespaces: &[NamespaceOut]) {
 }
 
 /// A host that may connect to a subsystem, or is connected.
-struct HostRow {
+struct HostRow<'s> {
     /// `None`: any host.
     name: Option<String>,
     is_allowed: bool,
-    /// Controller IDs.
-    controllers: Vec<u16>,
+    controllers: Vec<&'s ControllerOut>,
 }
 
-fn hosts(subsystem: &SubsystemOut, status: &StatusOut) -> Vec<HostRow> {
+fn hosts<'s>(subsystem: &'s SubsystemOut, status: &'s StatusOut) -> Vec<HostRow<'s>> {
     let row = |name: Option<&String>, is_allowed| HostRow {
         name: name.cloned(),
         is_allowed,
         controllers: controllers(subsystem, status)
             .filter(|one| Some(&one.host) == name)
-            .map(|one| one.controller)
             .collect(),
     };
     let mut rows: Vec<_> = match &subsystem.allowed_hosts {
@@ -254,13 +258,21 @@ fn add_hosts(lines: &mut Lines, subsystem: &SubsystemOut, status: &StatusOut) {
         } else {
             "no longer allowed"
         };
-        let ids: Vec<_> = host.controllers.iter().map(u16::to_string).collect();
+        let ids: Vec<_> = host.controllers.iter().map(|one| with_key(one)).collect();
         let connected = match ids.len() {
             0 => String::new(),
             1 => format!(", controller {}", ids.join("")),
             _ => format!(", controllers {}", ids.join(", ")),
         };
         lines.add(2, &format!("{}: {allowed}{connected}", Escaped(name)));
+    }
+}
+
+/// The controller ID, and the key with which its host authenticated.
+fn with_key(one: &ControllerOut) -> String {
+    match &one.authentication {
+        None => one.controller.to_string(),
+        Some(authentication) => format!("{} ({} key)", one.controller, authentication.key),
     }
 }
 
@@ -304,7 +316,9 @@ mod tests {
             "ports": [{"id": 1, "address": "10.0.0.1:4420", "providers": "iwarp, shm",
                 "ana_groups": [{"group": 2, "state": "inaccessible"}], "subsystems": ["nqn.s"]}],
             "controllers": [
-                {"controller": 3, "host": "nqn.a", "subsystem": "nqn.s", "io_queues": 2},
+                {"controller": 3, "host": "nqn.a", "subsystem": "nqn.s", "io_queues": 2,
+                    "authentication": {"key": "old", "hash": "SHA-256", "group": "NULL",
+                        "two_way": false}},
                 {"controller": 4, "host": "nqn.old", "subsystem": "nqn.s", "io_queues": 2}],
             "subsystems": [
                 {"nqn": "nqn.s", "allowed_hosts": ["nqn.a", "nqn.b"], "namespaces": [
@@ -348,7 +362,7 @@ PORT  ADDRESS        PROVIDERS
     fn hosts_are_allowed_or_connected_or_both() {
         let expected = "\
 subsystem nqn.s
-  nqn.a: allowed, controller 3
+  nqn.a: allowed, controller 3 (old key)
   nqn.b: allowed
   nqn.old: no longer allowed, controller 4
 subsystem nqn.t
@@ -378,8 +392,9 @@ nqn.t
         let list = List::Hosts(None);
         let json = list.json(&list.subsystems(&status).unwrap(), &status);
         let last = json!({"subsystem": "nqn.t", "host": null, "allowed": true,
-            "controllers": []});
+            "controllers": [], "keys": null});
         assert_eq!(json[3], last);
+        assert_eq!(json[0]["controllers"], json!([3]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `nvmeof-target ctl`: shows and changes a running target.
 
 mod edits;
+mod keys;
 mod lists;
 mod print;
 #[cfg(test)]
@@ -77,7 +78,7 @@ enum What {
     Forget(Forget),
     /// List, add, remove, resize, enable, disable or change namespaces.
     Namespace(Edits<Namespace>),
-    /// List, allow or deny hosts.
+    /// List, allow or deny hosts, and set their keys.
     Host(Edits<Host>),
     /// List, add, remove or change ports.
     Port(Edits<Port>),

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use nvmeof_wire::text::{self, Escaped};
 use serde_json::{Value, json};
 
+use super::keys::{self, authenticated};
 use super::{CallError, DocumentOut, Failed, LostOut, OutcomeOut, StatusOut};
 use nvmeof_target_api::{ControllerOut, Lost, NamespaceOut, SubsystemOut};
 
@@ -54,14 +55,16 @@ pub(super) fn status(status: &StatusOut) -> String {
         let its = |one: &&ControllerOut| one.subsystem == subsystem.nqn;
         for one in status.controllers.iter().filter(its) {
             let text = format!(
-                "controller {} of {}: {} I/O queues",
+                "controller {} of {}: {} I/O queues{}",
                 one.controller,
                 Escaped(&one.host),
-                one.io_queues
+                one.io_queues,
+                authenticated(one, status)
             );
             lines.add(2, &text);
         }
     }
+    keys::add(&mut lines, status);
     lines.text
 }
 
@@ -108,11 +111,17 @@ fn add_process(lines: &mut Lines, status: &StatusOut) {
 fn add_subsystem(lines: &mut Lines, subsystem: &SubsystemOut) {
     lines.add(0, &format!("subsystem {}", Escaped(&subsystem.nqn)));
     match &subsystem.allowed_hosts {
+        None if subsystem.require_authentication => {
+            lines.add(2, "every host with a key may connect");
+        }
         None => lines.add(2, "every host may connect"),
         Some(hosts) if hosts.is_empty() => lines.add(2, "no host may connect"),
         Some(hosts) => hosts
             .iter()
             .for_each(|host| lines.add(2, &format!("host {}", Escaped(host)))),
+    }
+    if subsystem.require_authentication && subsystem.allowed_hosts.is_some() {
+        lines.add(2, "only hosts with a key may connect");
     }
     for one in &subsystem.namespaces {
         lines.add(2, &namespace(one));

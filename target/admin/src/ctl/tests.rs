@@ -66,6 +66,34 @@ fn each_command_is_an_edit() {
         ),
         ("host deny a", json!([{"edit": "host_deny", "host": "a"}])),
         (
+            "host set-key a --key-file /k --controller-key-file credential:c --hash sha256,sha512 \
+             --dh-groups ffdhe2048",
+            json!([{"edit": "host_set_key", "host": "a", "key_file": "/k",
+                "controller_key_file": "credential:c", "hash": ["sha256", "sha512"],
+                "dh_groups": ["ffdhe2048"]}]),
+        ),
+        (
+            "host set-key a --key-file /k --force",
+            json!([{"edit": "host_set_key", "host": "a", "key_file": "/k", "force": true}]),
+        ),
+        (
+            "host rotate-key a --key-file /new --old-until 2026-12-31",
+            json!([{"edit": "host_rotate_key", "host": "a", "key_file": "/new",
+                "old_key_until": "2026-12-31"}]),
+        ),
+        (
+            "host remove-old-key a",
+            json!([{"edit": "host_remove_old_key", "host": "a"}]),
+        ),
+        (
+            "host remove-old-key a --force",
+            json!([{"edit": "host_remove_old_key", "host": "a", "force": true}]),
+        ),
+        (
+            "host remove-key a",
+            json!([{"edit": "host_remove_key", "host": "a"}]),
+        ),
+        (
             "port add 10.0.0.1:4420 --provider iwarp,shm --id 2",
             json!([{"edit": "port_add", "address": "10.0.0.1:4420", "provider": ["iwarp", "shm"],
                 "id": 2}]),

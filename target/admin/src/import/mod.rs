@@ -4,6 +4,7 @@
 //! Each item that cannot be imported is reported with a remedy. An item that is not
 //! understood never extends the access of hosts.
 
+mod hosts;
 mod limits;
 mod ports;
 mod report;
@@ -25,8 +26,10 @@ use nvmeof_rdma::explain;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::text::Json;
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use crate::complain;
+use hosts::{Host, KeyFolder};
 use nvmeof_target_config::{Config, on_unusual_names};
 use ports::{Port, Referral};
 use report::Report;
@@ -46,7 +49,8 @@ pub struct Import {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Normal)]
     output_format: Format,
-    /// Write the configuration to a new file instead of printing it.
+    /// Write the configuration to a new file instead of printing it, and the keys of hosts to new
+    /// files in the folder keys beside it.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -90,7 +94,8 @@ pub(crate) enum ImportError {
         "{}: is a configuration of SPDK (save_config), not of nvmetcli; write it by hand: \
          nvmf_subsystem_add_listener becomes a [[port]], nvmf_create_subsystem a [[subsystem]], \
          nvmf_subsystem_add_ns a [[subsystem.namespace]] with the path of its bdev, \
-         nvmf_subsystem_add_host an entry of allowed_hosts",
+         nvmf_subsystem_add_host an entry of allowed_hosts, and with dhchap_key a [[host]] whose \
+         key_file is the path of keyring_file_add_key",
         path.display()
     )]
     Spdk {
@@ -127,7 +132,18 @@ pub(crate) struct Imported {
     discovery: Option<Nqn>,
     ports: Vec<Port>,
     referrals: Vec<Referral>,
+    hosts: Vec<Host>,
     subsystems: Vec<Subsystem>,
+}
+
+/// A configuration that can be written.
+#[derive(Debug)]
+struct Converted {
+    text: String,
+    report: Report,
+    /// The hosts whose keys are written to `keys`.
+    hosts: Vec<Host>,
+    keys: KeyFolder,
 }
 
 impl Import {
@@ -136,9 +152,9 @@ impl Import {
     #[must_use]
     pub fn run(&self) -> ExitCode {
         match self.import() {
-            Ok((text, report)) => {
-                self.print(&text, &report);
-                u8::from(!report.is_good).into()
+            Ok((converted, written)) => {
+                self.print(&converted, &written);
+                u8::from(!converted.report.is_good).into()
             }
             Err(error) => {
                 if self.output_format == Format::Json {
@@ -152,24 +168,43 @@ impl Import {
         }
     }
 
-    fn import(&self) -> Result<(String, Report), ImportError> {
-        let bytes = read(&self.file)?;
-        let (text, report) = converted(&self.file, &bytes, Probe(&store_probe::kind))?;
-        if let Some(output) = &self.output {
-            write_new(output, &text).map_err(|error| ImportError::Write {
-                path: output.clone(),
-                error,
-            })?;
+    /// The configuration, and the files with keys that were written.
+    fn import(&self) -> Result<(Converted, Vec<PathBuf>), ImportError> {
+        let bytes = Zeroizing::new(read(&self.file)?);
+        let output = self.output.as_deref();
+        let keys = KeyFolder::of(output).map_err(|error| ImportError::Write {
+            path: self.output.clone().unwrap_or_default(),
+            error,
+        })?;
+        let converted = converted(&self.file, &bytes, Probe(&store_probe::kind), keys)?;
+        let mut written = Vec::new();
+        if let Some(output) = output {
+            let Converted {
+                text, hosts, keys, ..
+            } = &converted;
+            let done = keys
+                .write(hosts, &mut written)
+                .and_then(|()| write_new(output, text).map_err(|error| (output.to_owned(), error)));
+            if let Err((path, error)) = done {
+                // Do not leave keys without their configuration.
+                for file in written {
+                    drop(fs::remove_file(file));
+                }
+                return Err(ImportError::Write { path, error });
+            }
         }
-        Ok((text, report))
+        Ok((converted, written))
     }
 
-    fn print(&self, text: &str, report: &Report) {
+    fn print(&self, converted: &Converted, written: &[PathBuf]) {
+        let Converted { text, report, .. } = converted;
         if self.output_format == Format::Json {
             let output = self.output.as_ref().map(|path| path.display().to_string());
             let outcome = json!({
                 "configuration": text,
                 "output": output,
+                "key_files": written.iter().map(|path| path.display().to_string())
+                    .collect::<Vec<_>>(),
                 "lost": report.losses(),
                 "remarks": report.remarks,
                 "more_remarks": report.more,
@@ -194,7 +229,12 @@ impl Import {
 }
 
 /// Converts the content of a file.
-fn converted(path: &Path, bytes: &[u8], probe: Probe<'_>) -> Result<(String, Report), ImportError> {
+fn converted(
+    path: &Path,
+    bytes: &[u8],
+    probe: Probe<'_>,
+    keys: KeyFolder,
+) -> Result<Converted, ImportError> {
     let path = || path.to_owned();
     let saved: Value = serde_json::from_slice(bytes).map_err(|error| ImportError::Json {
         path: path(),
@@ -206,9 +246,16 @@ fn converted(path: &Path, bytes: &[u8], probe: Probe<'_>) -> Result<(String, Rep
     let mut report = Report::default();
     let imported = convert(&saved, probe, &mut report);
     let imported = imported.ok_or_else(|| ImportError::Nothing { path: path() })?;
-    let text = text::of(&imported);
+    let hosts = imported.hosts.iter();
+    hosts.for_each(|host| host.report(&keys, &mut report));
+    let text = text::of(&imported, &keys.path);
     check(&text, &mut report);
-    Ok((text, report))
+    Ok(Converted {
+        text,
+        report,
+        hosts: imported.hosts,
+        keys,
+    })
 }
 
 /// Whether it is the output of `rpc.py save_config` of SPDK: a list of subsystems, each with
@@ -224,8 +271,9 @@ fn is_spdk(saved: &Value) -> bool {
 #[must_use]
 pub fn fuzzed(bytes: &[u8]) -> Option<(String, usize)> {
     let nothing = |_: &Path| store_probe::Kind::Unknown;
-    let (text, report) = converted(Path::new("nvmet.json"), bytes, Probe(&nothing)).ok()?;
-    Some((text, report.losses()))
+    let keys = KeyFolder::service();
+    let converted = converted(Path::new("nvmet.json"), bytes, Probe(&nothing), keys).ok()?;
+    Some((converted.text, converted.report.losses()))
 }
 
 /// Checks the configuration as a whole: two namespaces may have the same identifier, for
@@ -255,16 +303,18 @@ fn convert(saved: &Value, probe: Probe<'_>, report: &mut Report) -> Option<Impor
     let discovery = subsystems::read_discovery(&mut root, report);
     let (ports, referrals) = ports::read(&mut root, report);
     let subsystems = subsystems::read(&mut root, probe, report);
-    subsystems::read_hosts(&mut root, report);
+    let hosts = hosts::read(&mut root, report);
     root.finish(report);
     let mut imported = Imported {
         discovery,
         ports,
         referrals,
+        hosts,
         subsystems,
     };
     imported.drop_unreachable(report);
     imported.report_limits(report);
+    imported.report_authentication(report);
     if imported.ports.is_empty() {
         let remedy = "add a [[port]] with traddr = \"127.0.0.1\", for example";
         report.lost("ports", "no port can be served", remedy);
@@ -299,6 +349,20 @@ impl Imported {
             });
             !port.subsystems.is_empty()
         });
+    }
+
+    /// nvmet does not authenticate hosts of subsystems with `allow_any_host`.
+    fn report_authentication(&self, report: &mut Report) {
+        let open = self.subsystems.iter().find(|it| it.allow_any_host);
+        if let Some(subsystem) = open.filter(|_| !self.hosts.is_empty()) {
+            let what = "nvmet authenticates no host of a subsystem with allow_any_host";
+            let remedy = "this target authenticates each host with a key in every subsystem";
+            report.note(
+                &format!("{}.attr.allow_any_host", subsystem.location),
+                what,
+                remedy,
+            );
+        }
     }
 
     /// The ANA groups of all namespaces.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use zeroize::Zeroizing;
 
 use super::report::{Report, quoted};
 
@@ -58,6 +59,11 @@ impl<'a> Object<'a> {
             report.lost(&location, "is not a valid text", "correct it in the file");
         }
         text
+    }
+
+    /// A text that may be a secret. It is erased when it is dropped; the file is not.
+    pub(super) fn secret(&mut self, key: &str, report: &mut Report) -> Option<Zeroizing<String>> {
+        self.text(key, report).map(Zeroizing::new)
     }
 
     /// A number, or its text.

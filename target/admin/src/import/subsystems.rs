@@ -1,4 +1,4 @@
-//! Subsystems of a saved configuration, their namespaces and hosts.
+//! Subsystems of a saved configuration, their namespaces and the hosts that may connect.
 
 use nvmeof_target_core::ControllerIds;
 use nvmeof_wire::Nqn;
@@ -361,30 +361,5 @@ fn identifier(device: &mut Object<'_>, key: &str, report: &mut Report) -> Option
             report.lost(&device.location(key), &what, remedy);
             None
         }
-    }
-}
-
-/// Reports hosts with in-band authentication, without their secrets.
-pub(super) fn read_hosts(root: &mut Object<'_>, report: &mut Report) {
-    for mut host in root.objects("hosts", report) {
-        host.skip(&["nqn"]);
-        let mut dhchap = host.object("dhchap", report);
-        let secret = |key, dhchap: &mut Object<'_>, report: &mut Report| {
-            let text = dhchap.text(key, report);
-            text.is_some_and(|text| !text.trim().is_empty())
-        };
-        let (of_host, of_controller) = (
-            secret("key", &mut dhchap, report),
-            secret("ctrl_key", &mut dhchap, report),
-        );
-        if of_host || of_controller {
-            let what = "in-band authentication (DH-HMAC-CHAP) is not supported";
-            let remedy = "hosts are identified only by their NQN: restrict the network to hosts \
-                          that may connect (docs/security.md)";
-            report.lost(dhchap.own_location(), what, remedy);
-        }
-        dhchap.skip(&["dhgroup", "hash"]);
-        dhchap.finish(report);
-        host.finish(report);
     }
 }

@@ -6,6 +6,7 @@
     reason = "tests"
 )]
 
+mod hosts;
 mod identity;
 mod limits;
 mod nvmetcli;
@@ -36,7 +37,18 @@ fn nowhere(_: &Path) -> Kind {
 fn import(saved: &Value, probe: &dyn Fn(&Path) -> Kind) -> (String, Report) {
     let mut report = Report::default();
     let converted = convert(saved, Probe(probe), &mut report).unwrap();
-    (text::of(&converted), report)
+    (text::of(&converted, Path::new("/keys")), report)
+}
+
+/// The configuration from the content of a file.
+fn of_bytes(
+    name: &str,
+    bytes: &[u8],
+    probe: &dyn Fn(&Path) -> Kind,
+) -> Result<(String, Report), ImportError> {
+    let keys = KeyFolder::service();
+    let converted = converted(Path::new(name), bytes, Probe(probe), keys)?;
+    Ok((converted.text, converted.report))
 }
 
 /// The file of this folder with another value at `pointer`.
@@ -125,7 +137,7 @@ fn configuration_of_spdk_is_recognized() {
             {"method": "nvmf_create_subsystem", "params": {"nqn": "nqn.2016-06.io.spdk:cnode1"}}]},
     ]});
     let bytes = serde_json::to_vec(&saved).unwrap();
-    let error = converted(Path::new("spdk.json"), &bytes, Probe(&nowhere)).unwrap_err();
+    let error = of_bytes("spdk.json", &bytes, &nowhere).unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("spdk.json: is a configuration of SPDK"),
@@ -241,7 +253,7 @@ fn unique_discovery_nqn_is_imported() {
 #[test]
 fn unsupported_settings_are_reported_with_line_and_remedy() {
     let dhchap =
-        json!([{"nqn": "a", "dhchap": {"key": "DHHC-1:00:c2VjcmV0:", "hash": "hmac(sha256)"}}]);
+        json!([{"nqn": "a", "dhchap": {"key": "DHHC-1:00:c2VjcmV0:", "hash": "hmac(md5)"}}]);
     let cases = [
         ("/ports/0/addr/trtype", json!("tcp"), "ports[0].addr.trtype"),
         ("/ports/0/addr/adrfam", json!("ib"), "ports[0].addr.adrfam"),
@@ -292,7 +304,7 @@ fn unsupported_settings_are_reported_with_line_and_remedy() {
             json!("nqn.2026-11.org.example:gone"),
             "ports[0].subsystems",
         ),
-        ("/hosts", dhchap, "hosts[0].dhchap"),
+        ("/hosts", dhchap, "hosts[0].dhchap.hash"),
         (
             "/subsystems/0/nqn",
             json!("x".repeat(224)),
@@ -454,7 +466,7 @@ fn import_keeps_controller_identifier_ranges() {
     // nvmet refuses this, but a file may have it.
     saved["subsystems"][1]["attr"]["cntlid_max"] = json!(99);
     let bytes = serde_json::to_vec(&saved).unwrap();
-    let (_, report) = converted(Path::new("saved"), &bytes, Probe(&small_blocks)).unwrap();
+    let (_, report) = of_bytes("saved", &bytes, &small_blocks).unwrap();
     assert_eq!(report.losses(), 1, "{}", remarks(&report));
     assert!(
         remarks(&report).contains("exceeds cntlid_max"),
@@ -594,8 +606,8 @@ fn existing_output_is_not_replaced() {
         output_format: Format::Normal,
         output: Some(output.clone()),
     };
-    let (text, _) = import.import().unwrap();
-    assert_eq!(fs::read_to_string(&output).unwrap(), text);
+    let (converted, _) = import.import().unwrap();
+    assert_eq!(fs::read_to_string(&output).unwrap(), converted.text);
     fs::write(&output, "mine").unwrap();
     let error = import.import().unwrap_err().to_string();
     assert!(error.contains("is not replaced"), "{error}");
@@ -614,7 +626,7 @@ fn invalid_configuration_is_reported() {
         output_format: Format::Json,
         output: None,
     };
-    let (_, report) = import.import().unwrap();
+    let (Converted { report, .. }, _) = import.import().unwrap();
     let remarks = remarks(&report);
     assert!(
         remarks.contains("configuration: is not valid: "),
@@ -688,7 +700,7 @@ proptest! {
         let saved = saved_with(pointer, value);
         let mut report = Report::default();
         if let Some(converted) = convert(&saved, Probe(&small_blocks), &mut report) {
-            let _ = imported(&text::of(&converted));
+            let _ = imported(&text::of(&converted, Path::new("/keys")));
         }
     }
 }

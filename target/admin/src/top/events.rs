@@ -1,6 +1,6 @@
 //! Events: differences between two snapshots of a target.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use nvmeof_target_api::{NamespaceState, Snapshot};
 
@@ -30,6 +30,9 @@ impl Events {
         }
     }
 }
+
+/// The outcome of an authentication that did not fail.
+const SUCCESS: &str = "success";
 
 /// Hours, minutes and seconds, UTC.
 #[allow(
@@ -105,11 +108,22 @@ fn between(before: &Snapshot, now: &Snapshot) -> Vec<String> {
             ));
         }
     }
-    for (key, hits) in &now.limits {
-        let more = hits.saturating_sub(before.limits.get(key).copied().unwrap_or(0));
-        if more > 0 {
-            all.push(format!("{key} was reached {more} times"));
-        }
-    }
+    let failed = more(&before.authentications, &now.authentications);
+    let failed = failed.filter(|(outcome, _)| *outcome != SUCCESS);
+    all.extend(failed.map(|(outcome, more)| format!("{more} authentications failed: {outcome}")));
+    let reached = more(&before.limits, &now.limits);
+    all.extend(reached.map(|(key, more)| format!("{key} was reached {more} times")));
     all
+}
+
+/// The counters that increased, and by how much.
+fn more<'a>(
+    before: &'a BTreeMap<String, u64>,
+    now: &'a BTreeMap<String, u64>,
+) -> impl Iterator<Item = (&'a str, u64)> {
+    let all = now.iter().map(move |(key, count)| {
+        let earlier = before.get(key).copied().unwrap_or(0);
+        (key.as_str(), count.saturating_sub(earlier))
+    });
+    all.filter(|(_, more)| *more > 0)
 }

@@ -281,6 +281,7 @@ fn events_are_listed_newest_first() {
     next.reactors[1].answered = false;
     next.reactors[0].rdma_errors = named(&[("network", 2)]);
     next.limits = named(&[("limits.controllers", 1)]);
+    next.authentications = named(&[("success", 4), ("wrong_key", 2)]);
     shows.update(Ok(next), &mut before);
     let events: Vec<_> = shows
         .events
@@ -289,6 +290,7 @@ fn events_are_listed_newest_first() {
         .collect();
     let expected = [
         "limits.controllers was reached 1 times".to_owned(),
+        "2 authentications failed: wrong_key".to_owned(),
         "reactor 1 does not respond".to_owned(),
         "2 connections lost: network".to_owned(),
         format!("{SUBNQN} namespace 1 is no longer served"),

@@ -21,9 +21,10 @@ enum Object {
     Port(Address),
 }
 
-/// Backing stores that can never be opened and ports that no provider can ever serve. Objects
-/// that may become available are not among them: the target waits for these. Backing stores are
-/// closed again.
+/// Backing stores that can never be opened, and ports that no provider can ever serve. Objects that
+/// may become available are not among them: the target waits for these. Nor are hosts whose key
+/// cannot be read: without the edit, the host would have a key that was replaced, or none. Backing
+/// stores are closed again.
 pub(super) fn find(config: &Config) -> Vec<Broken> {
     let namespaces = unusable_namespaces(config).into_iter().map(|one| Broken {
         object: Object::Namespace(one.nqn, one.nsid),

@@ -6,16 +6,20 @@ use nvmeof_target_api::Edit;
 
 /// Adds `edit` to `edits`, which are applied to `base` in order. The result is the same as if it
 /// were appended.
-pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, edit: Edit) {
-    let slot = edit.slot();
+pub(super) fn add(base: &Document, edits: &mut Vec<Edit>, mut edit: Edit) {
     let before = edits.len();
     if edit.overrides() {
+        let slot = edit.slot();
         edits.retain(|earlier| !slot.holds(&earlier.slot()));
     }
     // The object it removes may have come from an edit that was just dropped, and the value it
     // sets may be that of the base.
-    let may_cancel = edit.takes_away() || edits.len() < before;
-    if !may_cancel || has_effect(base, edits, &edit) {
+    let is_shorter = edits.len() < before;
+    if is_shorter && edit.replaces_mut().is_some() {
+        // It replaces what the edits before those that were just dropped leave.
+        with(base, edits).record(&mut edit);
+    }
+    if !(edit.takes_away() || is_shorter) || has_effect(base, edits, &edit) {
         edits.push(edit);
     }
 }
@@ -41,13 +45,19 @@ pub(super) fn take_late(edits: &mut Vec<Edit>, deferred: &[Deferred]) -> Vec<Edi
 
 /// Whether the edit fits after the others and changes anything.
 fn has_effect(base: &Document, edits: &[Edit], edit: &Edit) -> bool {
-    let mut document = base.clone();
-    for earlier in edits {
-        // An edit that does not fit at present has no effect.
-        let _ = document.make(earlier);
-    }
+    let mut document = with(base, edits);
     let before = document.text();
     document.make(edit).is_ok() && document.text() != before
+}
+
+/// The document with the edits.
+fn with(base: &Document, edits: &[Edit]) -> Document {
+    let mut document = base.clone();
+    for edit in edits {
+        // An edit that does not fit at present has no effect.
+        let _ = document.make(edit);
+    }
+    document
 }
 
 #[cfg(test)]
@@ -55,12 +65,13 @@ mod tests {
     use toml::{Table, Value};
 
     use super::*;
-    use nvmeof_target_api::NamespaceAdd;
+    use nvmeof_target_api::{HostKeys, NamespaceAdd};
 
     const BASE: &str = "[[port]]\ntraddr = \"10.0.0.1\"\n\
         [[subsystem]]\nnqn = \"a\"\nallow_any_host = true\n\
         [[subsystem.namespace]]\nnsid = 1\npath = \"one\"\n\
-        [[subsystem]]\nnqn = \"b\"\nallowed_hosts = [\"x\"]\n";
+        [[subsystem]]\nnqn = \"b\"\nallowed_hosts = [\"x\"]\n\
+        [[host]]\nnqn = \"x\"\nkey_file = \"/p\"\nold_key_file = \"/q\"\n";
 
     /// Pseudo-random numbers with a fixed seed.
     struct Numbers(u64);
@@ -86,7 +97,8 @@ mod tests {
         let nsid = u32::try_from(numbers.below(3)).unwrap() + 1;
         let host = numbers.one_of(&["x", "y", "any"]);
         let address = numbers.one_of(&["10.0.0.1:4420", "10.0.0.2:4420"]);
-        match numbers.below(14) {
+        let key_file = numbers.one_of(&["/p", "/q", "/r"]);
+        match numbers.below(20) {
             0 => Edit::SubsystemAdd {
                 nqn,
                 serial: None,
@@ -130,6 +142,27 @@ mod tests {
                 key: "id".to_owned(),
                 value: Some(numbers.one_of(&["5", "6"])),
             },
+            13 | 14 => Edit::HostSetKey(HostKeys {
+                host,
+                key_file,
+                ..HostKeys::default()
+            }),
+            15 | 16 => Edit::HostRotateKey {
+                host,
+                key_file,
+                old_key_file: None,
+                old_key_until: (numbers.below(2) == 0).then(|| "2099-12-31".to_owned()),
+                replaces: None,
+            },
+            17 => Edit::HostRemoveOldKey {
+                host,
+                replaces: None,
+                force: false,
+            },
+            18 => Edit::HostRemoveKey {
+                host,
+                replaces: None,
+            },
             _ => Edit::AnaSet {
                 address: (numbers.below(2) == 0).then_some(address),
                 group: 1,
@@ -165,8 +198,8 @@ mod tests {
             let mut numbers = Numbers(seed);
             let (mut whole, mut edits) = (base.clone(), Vec::new());
             for step in 0..60 {
-                let edit = random(&mut numbers);
-                if whole.make(&edit).is_err() {
+                let mut edit = random(&mut numbers);
+                if whole.settle(&mut edit, &[]).is_err() || whole.make(&edit).is_err() {
                     continue;
                 }
                 add(&base, &mut edits, edit.clone());

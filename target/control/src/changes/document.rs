@@ -5,7 +5,7 @@
 use nvmeof_rdma::Address;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value, value};
 
-use super::keys;
+use super::{host_keys, keys};
 use nvmeof_target_address as zone;
 use nvmeof_target_api::{ANY, Edit, NamespaceAdd, Slot};
 use nvmeof_target_config::DEFAULT_PORT;
@@ -38,6 +38,8 @@ const REFERRAL: &str = "referral";
 const ANA_GROUP: &str = "ana_group";
 const HOSTS: &str = "allowed_hosts";
 const ANY_HOST: &str = "allow_any_host";
+/// The tables with the keys of hosts.
+const HOST: &str = "host";
 
 impl Document {
     /// # Errors
@@ -54,8 +56,9 @@ impl Document {
     }
 
     /// Fills in what `edit` leaves out: the subsystem if there is only one, the NSID of a new
-    /// namespace, which is none that an edit of `deferred` has, and the address of a port that
-    /// is given by its port ID.
+    /// namespace, which is none that an edit of `deferred` has, the address of a port that is
+    /// given by its port ID, and which keys of a host are replaced or removed. Clears what is not
+    /// saved.
     ///
     /// # Errors
     /// [`EditError`] if the value is ambiguous or there is none.
@@ -78,9 +81,26 @@ impl Document {
             } => {
                 *address = self.port_named(address)?.to_string();
             }
-            _ => {}
+            _ => {
+                if let Some(host) = edit.host_of_keys().map(str::to_owned) {
+                    host_keys::settle(self.host(&host), edit)?;
+                    self.record(edit);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Records in a change of the keys of a host what it replaces or removes here.
+    pub(super) fn record(&self, edit: &mut Edit) {
+        let present = edit.host_of_keys().and_then(|host| self.host(host));
+        host_keys::record(present, edit);
+    }
+
+    /// The table with the keys of the host.
+    pub(super) fn host(&self, nqn: &str) -> Option<&Table> {
+        let mut all = tables(self.toml.as_table(), HOST);
+        all.find(|table| is(table, "nqn", nqn))
     }
 
     fn only_subsystem(&self) -> Result<String, EditError> {
@@ -208,6 +228,12 @@ impl Document {
             }
             Edit::HostDeny { subsystem, host } => {
                 deny(self.subsystem_mut(subsystem.as_deref())?, host)
+            }
+            Edit::HostSetKey(_)
+            | Edit::HostRotateKey { .. }
+            | Edit::HostRemoveOldKey { .. }
+            | Edit::HostRemoveKey { .. } => {
+                host_keys::make(tables_mut(self.toml.as_table_mut(), HOST)?, edit)
             }
             Edit::PortAdd {
                 address,
@@ -493,7 +519,7 @@ fn none_at<T>(key: &'static str, address: &str) -> Result<T, EditError> {
 
 /// Converts inline lists of tables to tables with headers.
 fn expand_inline_tables(parent: &mut Table) {
-    for key in [SUBSYSTEM, PORT, REFERRAL, NAMESPACE, ANA_GROUP] {
+    for key in [SUBSYSTEM, PORT, REFERRAL, NAMESPACE, ANA_GROUP, HOST] {
         let Some(item) = parent.get_mut(key) else {
             continue;
         };
@@ -530,7 +556,7 @@ fn tables_mut<'a>(
 }
 
 /// Removes the first that is `wanted`; returns whether there was one.
-fn remove(all: &mut ArrayOfTables, wanted: impl Fn(&Table) -> bool) -> bool {
+pub(super) fn remove(all: &mut ArrayOfTables, wanted: impl Fn(&Table) -> bool) -> bool {
     let at = all.iter().position(wanted);
     if let Some(at) = at {
         all.remove(at);
@@ -538,7 +564,7 @@ fn remove(all: &mut ArrayOfTables, wanted: impl Fn(&Table) -> bool) -> bool {
     at.is_some()
 }
 
-fn is(table: &Table, key: &str, wanted: &str) -> bool {
+pub(super) fn is(table: &Table, key: &str, wanted: &str) -> bool {
     table.get(key).and_then(Item::as_str) == Some(wanted)
 }
 

@@ -20,7 +20,7 @@ use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_api::Resize;
 use nvmeof_target_config::{Config, ConfigError};
-use nvmeof_target_manage::Manager;
+use nvmeof_target_manage::{KeyFiles, Manager};
 
 /// The served document, and persistent changes to it. Changes from several threads are applied
 /// one after the other.
@@ -214,8 +214,9 @@ impl Keeper {
         let (_changing, kept) = self.change();
         let ignored = kept.ignored_settings(Path::new(&name), &text)?;
         let state = State::applied(name, text);
-        let base = Base::of(&state, Arc::clone(&kept.base.file))?;
-        let mut outcome = self.serve(base, state, Vec::new())?;
+        // Not the same file for `key_files`: it reads all of them.
+        let base = Base::of(&state, Arc::new(AdminFile::clone(&kept.base.file)))?;
+        let mut outcome = self.with_key_remarks(&[], || self.serve(base, state, Vec::new()))?;
         outcome.dropped.clone_from(&kept.state.edits);
         outcome.warnings.extend(ignored);
         Ok(outcome)
@@ -230,7 +231,20 @@ impl Keeper {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
         // Objects that could not be opened may be available again.
-        self.serve_with_ready(&base, &state, &[], &kept.held)
+        let mut outcome = self.with_key_remarks(&[], || {
+            self.serve_with_ready(&base, &state, &[], &kept.held)
+        })?;
+        outcome.warnings.extend(self.remarks_on_saved_keys());
+        Ok(outcome)
+    }
+
+    /// Warnings about hosts whose keys a saved edit in effect removes: their administrator may
+    /// expect that those of the configuration file are in effect.
+    pub(super) fn remarks_on_saved_keys(&self) -> Vec<String> {
+        let kept = self.kept();
+        let mut edits = kept.state.edits.clone();
+        edits.retain(|edit| kept.effective.deferred.iter().all(|one| one.edit != *edit));
+        self.key_remarks(&edits)
     }
 
     /// Plans [`reload`](Self::reload).
@@ -270,12 +284,14 @@ impl Keeper {
     pub(crate) fn plan_edit(&self, edits: Vec<Edit>) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let name = named(std::slice::from_ref(&edits));
+        self.check_keys(&edits)?;
         let edited = kept.edited(edits)?;
         let ready = kept.ready(&edited)?;
         let (base, state) = (&kept.base, &edited.state);
         let planned = self.plan_with_ready(base, state, &edited.held, &ready);
         let (mut planned, is_applied) = planned.map_err(|error| error.of_change(&name))?;
         let made = ready.iter().map(|one| &one.edit).filter(|_| is_applied);
+        planned.warnings.extend(self.key_remarks(&edited.edits));
         planned
             .warnings
             .extend(remarks_on_deferred(&edited.forgotten, made));
@@ -300,7 +316,7 @@ impl Keeper {
         state.edits.retain(|edit| !edits.contains(edit));
         let mut held = kept.held.clone();
         held.retain(|one| !edits.contains(&one.edit));
-        self.serve(kept.base.clone(), state, held)
+        self.with_key_remarks(&[], || self.serve(kept.base.clone(), state, held))
     }
 
     /// Adopts the size of the file or device of a namespace; resizes the file first if a size is
@@ -403,7 +419,8 @@ impl Keeper {
             }
             None => None,
         };
-        let report = self.manager.apply(&effective.config)?;
+        let files = self.key_files(&base);
+        let report = self.manager.apply_with(&effective.config, files)?;
         let mut warnings = effective.warnings(&[]);
         let saved = match prepared.map(Pending::commit) {
             Some(Ok(())) => true,
@@ -432,6 +449,15 @@ impl Keeper {
             warnings,
             ..Outcome::default()
         })
+    }
+
+    /// The key files that a change to `base` with edits reads: all if the configuration file of it
+    /// was read, or copied, for a reload or an applied document.
+    pub(super) fn key_files(&self, base: &Base) -> KeyFiles {
+        match Arc::ptr_eq(&base.file, &self.kept().base.file) {
+            true => KeyFiles::Changed,
+            false => KeyFiles::All,
+        }
     }
 
     /// The exclusive right to change something, and the present state. Waits for a change in

@@ -9,6 +9,7 @@ mod compact;
 mod document;
 mod effective;
 pub(crate) mod fuzzing;
+mod host_keys;
 mod keeper;
 mod keys;
 mod lock;

@@ -57,7 +57,7 @@ impl Keeper {
         let plan = |held: &[Deferred]| {
             let effective = Effective::of(base, &state.edits, held)?;
             Ok::<_, ConfigError>(Planned {
-                plan: self.manager().plan(&effective.config)?,
+                plan: (self.manager()).plan_with(&effective.config, self.key_files(base))?,
                 dropped: Vec::new(),
                 warnings: effective.warnings(&self.kept().effective.deferred),
             })

@@ -85,6 +85,9 @@ impl LoadedConfig {
         })?;
         self.kept.log_edits();
         let keeper = Keeper::new(Arc::clone(server.manager()), self.files, self.kept);
+        for remark in keeper.remarks_on_saved_keys() {
+            tracing::warn!("run-time changes: {remark}");
+        }
         Ok((server, keeper))
     }
 

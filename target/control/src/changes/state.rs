@@ -10,8 +10,10 @@ use nvmeof_atomic_file::{Files, Pending, ReadAccess, prepare};
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
 
-/// The version of the format.
+/// The version of the format without changes of keys of hosts.
 const VERSION: u32 = 1;
+/// The version with them, so that a target that does not know them says what is wrong.
+const WITH_KEYS: u32 = 2;
 
 /// The run-time changes. With the configuration file they determine what is served.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -61,14 +63,19 @@ impl State {
     pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
         let damaged = |error: serde_json::Error| wrong(path, &format!("is damaged: {error}"));
         let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
-        if version != VERSION {
+        if !(VERSION..=WITH_KEYS).contains(&version) {
             let what = format!(
-                "has version {version}, but this target supports version {VERSION} only; use the \
-                 target that wrote it"
+                "has version {version}, but this target supports versions {VERSION} to {WITH_KEYS} \
+                 only; use the target that wrote it"
             );
             return Err(wrong(path, &what));
         }
-        serde_json::from_slice(bytes).map_err(damaged)
+        let state: Self = serde_json::from_slice(bytes).map_err(damaged)?;
+        // The version belongs to the file: it follows from the content when that is written.
+        Ok(Self {
+            version: VERSION,
+            ..state
+        })
     }
 
     pub(super) fn new() -> Self {
@@ -95,7 +102,12 @@ impl State {
         files: &'a F,
         path: &Path,
     ) -> io::Result<Pending<'a, F>> {
-        let mut bytes = serde_json::to_vec_pretty(self)?;
+        let has_keys = self.edits.iter().any(|edit| edit.host_of_keys().is_some());
+        let version = if has_keys { WITH_KEYS } else { VERSION };
+        let mut bytes = serde_json::to_vec_pretty(&Self {
+            version,
+            ..self.clone()
+        })?;
         bytes.push(b'\n');
         prepare(files, path, &bytes, ReadAccess::Owner)
     }
@@ -135,6 +147,27 @@ mod tests {
     }
 
     #[test]
+    fn state_with_keys_of_hosts_has_version_2() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        let remove = Edit::HostRemoveKey {
+            host: "nqn".into(),
+            replaces: None,
+        };
+        let write = |edits: Vec<Edit>| {
+            let state = State {
+                edits,
+                ..State::new()
+            };
+            state.prepare(&Real, &path).unwrap().commit().unwrap();
+            assert_eq!(State::load(&path).unwrap(), state);
+            std::fs::read_to_string(&path).unwrap()
+        };
+        assert!(write(vec![remove]).contains("\"version\": 2"));
+        assert!(write(Vec::new()).contains("\"version\": 1"));
+    }
+
+    #[test]
     fn invalid_state_file_is_refused_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.json");
@@ -142,7 +175,8 @@ mod tests {
             ("", "damaged"),
             ("{\"version\": 1, \"edits\": [", "damaged"),
             ("{\"version\": 1, \"more\": 1}", "damaged"),
-            ("{\"version\": 2, \"more\": 1}", "version 2"),
+            ("{\"version\": 2, \"more\": 1}", "damaged"),
+            ("{\"version\": 3, \"more\": 1}", "version 3"),
             (
                 "{\"version\": 1, \"edits\": [{\"edit\": \"namespace_fly\"}]}",
                 "damaged",

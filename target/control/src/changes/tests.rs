@@ -4,6 +4,7 @@
 mod at_once;
 mod blame;
 mod deferred;
+mod host_keys;
 mod keys;
 mod lineage;
 mod outcome_log;

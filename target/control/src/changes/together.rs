@@ -10,10 +10,11 @@ use nvmeof_target_core::{Change, Subject};
 use nvmeof_wire::Nqn;
 
 use super::document::{Document, refusal};
+use super::host_keys::{forced, removes_old_key};
 use super::keeper::{Keeper, ServedState};
 use super::ready::remarks_on_deferred;
 use super::state::State;
-use super::{ChangeError, Outcome, compact};
+use super::{ChangeError, Outcome, compact, host_keys};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
@@ -102,7 +103,9 @@ impl<'a> Draft<'a> {
         }
         // An error of new edits refuses them; they are not deferred.
         let parsed = Config::parse(&self.kept.base.edited(), document.text());
-        parsed.map_err(|error| error.of_change(&named(std::slice::from_ref(&edits))))?;
+        let parsed =
+            parsed.map_err(|error| error.of_change(&named(std::slice::from_ref(&edits))))?;
+        host_keys::check_ends(&edits, &parsed)?;
         (self.document, self.state.edits, self.late) = (document, all, late);
         self.edits.extend(edits.iter().cloned());
         self.forgotten.extend(forgotten.iter().cloned());
@@ -147,7 +150,12 @@ impl Keeper {
         let (clients, requests): (Vec<T>, Vec<Vec<Edit>>) = requests().into_iter().unzip();
         changing.describe(|| named(&requests));
         // Recovering a faulted namespace takes effect before the rest, so it is not combined.
-        let is_separate = |edits: &Vec<Edit>| edits.iter().any(|edit| self.recovers(edit));
+        // Disconnecting hosts takes effect after it. Whether an old key is in use is known before.
+        let is_separate = |edits: &Vec<Edit>| {
+            edits
+                .iter()
+                .any(|edit| self.recovers(edit) || forced(edit).is_some() || removes_old_key(edit))
+        };
         let combined = requests.chunk_by(|one, next| !is_separate(one) && !is_separate(next));
         let outcomes = combined.flat_map(|requests| self.edit_combined(requests));
         clients.into_iter().zip(outcomes).collect()
@@ -160,13 +168,18 @@ impl Keeper {
             Err(error) => return vec![Err(error.into()); requests.len()],
         };
         let requested = requests.iter().cloned();
-        let made: Vec<_> = requested.map(|edits| draft.make(edits)).collect();
+        let made = requested.map(|edits| {
+            self.check_keys(&edits)?;
+            draft.make(edits)
+        });
+        let made: Vec<_> = made.collect();
         let counts =
             |made: &&Result<EditResult, _>| matches!(made, Ok(made) if !made.edits.is_empty());
         let several = made.iter().filter(counts).count() > 1;
         let edited = draft.finish();
+        let hosts: Vec<_> = requests.iter().flatten().filter_map(forced).collect();
         let served = match edited.edits.is_empty() {
-            false => self.serve_edited(&kept, edited),
+            false => self.serve_edited(&kept, edited, &hosts),
             true => Ok(Outcome::unchanged(kept.saved)),
         };
         match served {
@@ -193,20 +206,31 @@ impl Keeper {
         }
     }
 
-    /// Serves the document with these edits, and keeps them.
-    fn serve_edited(&self, kept: &ServedState, edited: Edited) -> Result<Outcome, ChangeError> {
+    /// Serves the document with these edits, and keeps them. The controllers of `hosts` that use
+    /// a key which is not accepted any more are disconnected.
+    fn serve_edited(
+        &self,
+        kept: &ServedState,
+        edited: Edited,
+        hosts: &[Nqn],
+    ) -> Result<Outcome, ChangeError> {
         let ready = kept.ready(&edited)?;
         let Edited {
             state, edits, held, ..
         } = edited;
         let recovered = self.recover(&edits)?;
-        let mut outcome = self.serve_with_ready(&kept.base, &state, &held, &ready)?;
+        let unsynced = host_keys::sync(&edits);
+        let mut outcome = self.with_key_remarks(hosts, || {
+            self.serve_with_ready(&kept.base, &state, &held, &ready)
+        })?;
         outcome.report.changes.splice(0..0, recovered);
         let deferred = &self.kept().effective.deferred;
         let made = ready.iter().map(|one| &one.edit);
         let made = made.filter(|edit| !deferred.iter().any(|one| one.edit == **edit));
         outcome.warnings.extend(remarks_on_deferred(&[], made));
         outcome.warnings.extend(self.unprotect(&edits));
+        outcome.warnings.extend(self.key_remarks(&edits));
+        outcome.warnings.extend(unsynced);
         outcome.log("change");
         Ok(outcome)
     }
@@ -362,6 +386,10 @@ fn is_about(edit: &Edit, subject: &Subject) -> bool {
             Subject::Subsystem { nqn: its },
         ) => nqn == its.as_str(),
         (
+            Slot::HostKeys(host) | Slot::HostKeyFiles(host) | Slot::OldHostKey(host),
+            Subject::HostKey { host: its },
+        ) => host == its.as_str(),
+        (
             Slot::Port(_) | Slot::KeyOfPort(..) | Slot::Ana(..) | Slot::Referral(_),
             Subject::Port { .. }
             | Subject::Discovery
@@ -375,6 +403,7 @@ fn is_about(edit: &Edit, subject: &Subject) -> bool {
 /// Refuses relative paths: a client and the target have different working directories, so another
 /// file could be served.
 fn check_path(edit: &Edit) -> Result<(), super::EditError> {
+    host_keys::check_texts(edit)?;
     let path = match edit {
         Edit::NamespaceAdd(add) => &add.path,
         Edit::NamespaceSet {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State};
@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use nvmeof_target_config::Config;
-use nvmeof_target_core::{Model, Port, Subsystem};
+use nvmeof_target_core::{AuthenticationReport, Model, Port, Subsystem};
 use nvmeof_wire::Nqn;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -23,8 +23,9 @@ use crate::http::{Fault, Refusals, finished, unfinished, work};
 use nvmeof_target_address::port_address;
 use nvmeof_target_api::NamespaceState;
 use nvmeof_target_api::{
-    AnaGroupOut, ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, LostOut,
-    NamespaceOut, OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut, WaitingOut,
+    AnaGroupOut, ControllerOut, DocumentIn, DocumentOut, EditsIn, ForgetIn, HostIn, HostKeysOut,
+    LostOut, NamespaceOut, OutcomeCount, OutcomeOut, PortOut, SavedOut, StatusOut, SubsystemOut,
+    WaitingOut,
 };
 use nvmeof_target_manage::{Drained, Manager};
 
@@ -342,6 +343,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
     let subsystems = model.subsystems().iter().map(|one| SubsystemOut {
         nqn: one.nqn.as_str().to_owned(),
         allowed_hosts: one.allowed_hosts.as_deref().map(names),
+        require_authentication: model.authentication().subsystems.contains(&one.nqn),
         namespaces: namespaces(one, &model, &shown.config, &unlinked),
     });
     let waiting = manager.waiting().into_iter().map(|one| WaitingOut {
@@ -354,7 +356,9 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         host: one.hostnqn.as_str().to_owned(),
         subsystem: one.subnqn.as_str().to_owned(),
         io_queues: one.io_queues,
+        authentication: one.authentication.map(Into::into),
     });
+    let report = manager.authentication_report();
     StatusOut {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         serving: manager.status(),
@@ -370,14 +374,37 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         waiting: waiting.collect(),
         subsystems: subsystems.collect(),
         controllers: controllers.collect(),
+        host_keys: host_keys(manager, &report),
+        authentications: OutcomeCount::of(report.all),
+        key_warnings: manager.key_warnings(SystemTime::now()),
     }
 }
 
+/// The hosts that have a key.
+fn host_keys(manager: &Manager, report: &AuthenticationReport) -> Vec<HostKeysOut> {
+    let counts = |host: &Nqn| {
+        let mut all = report.hosts.iter();
+        let counted = all.find(|(of, _)| of == host);
+        counted.map(|(_, counts)| *counts).unwrap_or_default()
+    };
+    let hosts = manager.host_keys().into_iter();
+    hosts
+        .map(|one| HostKeysOut {
+            authentications: OutcomeCount::of(counts(&one.host)),
+            host: one.host.as_str().to_owned(),
+            old_key: one.has_old_key,
+            old_key_until: one.old_key_until,
+            controller_key: one.has_controller_key,
+        })
+        .collect()
+}
+
 fn planned_out(planned: Planned) -> OutcomeOut {
+    let remarks = planned.plan.remarks.iter().cloned();
     OutcomeOut {
         changes: planned.plan.to_json_list(),
         dropped: planned.dropped,
-        warnings: planned.warnings,
+        warnings: remarks.chain(planned.warnings).collect(),
         ..OutcomeOut::default()
     }
 }

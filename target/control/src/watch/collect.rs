@@ -7,14 +7,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nvmeof_rdma_shm::Borrowed;
 use nvmeof_target_core::metrics::{MetricsRegistry, Subject};
-use nvmeof_target_core::{Limit, Model, Namespace, Target};
+use nvmeof_target_core::{
+    AuthenticationCounts, AuthenticationReport, Connected, Limit, Model, Namespace, Target,
+};
 use nvmeof_wire::Nqn;
 
 use super::Health;
 use super::joined::Joined;
 use nvmeof_target_api::{
-    Counts, Descriptors, GroupState, HostState, NamespaceState, QueueState, ReactorState, Snapshot,
-    SubsystemState, WaitingState,
+    AuthenticationOut, Counts, Descriptors, GroupState, HostAuthentications, HostState,
+    NamespaceState, OutcomeCount, QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
+    key_state,
 };
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{ConnectionEnd, Counters, ReactorSnapshot, ThreadState};
@@ -154,6 +157,7 @@ impl Watch {
         let limits = Limit::ALL.into_iter();
         let limits = limits.map(|limit| (limit.key().to_owned(), limit_counters.get(limit)));
         let lent = ("shm.lent_memory".to_owned(), self.borrowed.refused());
+        let report = self.target.authentication_report();
         let since_1970 = self.started_at.duration_since(UNIX_EPOCH);
         Snapshot {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -170,6 +174,9 @@ impl Watch {
             limits: limits.chain([lent]).collect(),
             waiting: manager.map(waiting).unwrap_or_default(),
             lent_memory: self.borrowed.bytes(),
+            authentications: by_outcome(report.all),
+            host_authentications: host_authentications(&report),
+            controllers_by_key: controllers_by_key(&self.target.connected()),
         }
     }
 
@@ -394,6 +401,36 @@ fn groups(model: &Model) -> Vec<GroupState> {
     });
     ports.collect()
 }
+
+fn host_authentications(report: &AuthenticationReport) -> Vec<HostAuthentications> {
+    let hosts = report.hosts.iter();
+    hosts
+        .map(|(host, counts)| HostAuthentications {
+            host: host.as_str().to_owned(),
+            outcomes: by_outcome(*counts),
+        })
+        .collect()
+}
+
+/// The number of authentications of each outcome.
+fn by_outcome(counts: AuthenticationCounts) -> BTreeMap<String, u64> {
+    let all = OutcomeCount::of(counts).into_iter();
+    all.map(|one| (one.outcome, one.count)).collect()
+}
+
+/// The number of controllers for each key with which their host authenticated, or `none`.
+fn controllers_by_key(connected: &[Connected]) -> BTreeMap<String, usize> {
+    let keys = AuthenticationOut::KEYS.into_iter().chain([NO_KEY]);
+    let mut counts: BTreeMap<String, usize> = keys.map(|key| (key.to_owned(), 0)).collect();
+    for one in connected {
+        let key = one.authentication.map_or(NO_KEY, |it| key_state(it.key));
+        *counts.entry(key.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// In place of the key of a host that did not authenticate.
+const NO_KEY: &str = "none";
 
 /// The counters of a reactor, without its present state and without commands.
 fn state_of(reactor: usize, counters: &Counters) -> ReactorState {

@@ -50,6 +50,7 @@ impl Collector for Families {
         out.subsystems(snapshot)?;
         out.namespaces(snapshot)?;
         out.hosts(snapshot)?;
+        out.authentications(snapshot)?;
         out.reactors(snapshot)?;
         out.connections(snapshot)
     }
@@ -115,7 +116,8 @@ impl MetricsWriter<'_> {
         });
         self.gauges(
             "waiting",
-            "1 for each namespace, port or listener that is configured and not served yet",
+            "1 for each namespace, port, listener or key file of a host (`host_key`) that is \
+             configured and not served yet",
             None,
             waiting,
         )?;
@@ -255,6 +257,34 @@ impl MetricsWriter<'_> {
         )?;
         let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
         self.counts(&HOST, &of)
+    }
+
+    fn authentications(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let all = snapshot.authentications.iter();
+        self.counters(
+            "authentications",
+            "Authentications of hosts that ended, by outcome",
+            all.map(|(outcome, n)| (vec![label("outcome", outcome)], *n)),
+        )?;
+        let hosts = snapshot.host_authentications.iter().flat_map(|one| {
+            let outcomes = one.outcomes.iter();
+            outcomes.map(|(outcome, n)| {
+                let labels = vec![label("host", &one.host), label("outcome", outcome)];
+                (labels, *n)
+            })
+        });
+        self.counters(
+            "host_authentications",
+            "Authentications of each host that has a key, by outcome",
+            hosts,
+        )?;
+        let controllers = snapshot.controllers_by_key.iter();
+        self.gauges(
+            "controllers_by_key",
+            "Controllers by the key with which their host authenticated; none: it did not",
+            None,
+            controllers.map(|(key, n)| (vec![label("key", key)], count(*n))),
+        )
     }
 
     fn reactors(&mut self, snapshot: &Snapshot) -> Result<(), Error> {

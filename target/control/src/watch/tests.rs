@@ -24,8 +24,8 @@ use super::openmetrics::to_openmetrics;
 use super::*;
 use exposition::{Family, parse};
 use nvmeof_target_api::{
-    Counts, Descriptors, Failed, GroupState, HostState, Latency, NamespaceState, ReactorState,
-    Snapshot, SubsystemState, WaitingState,
+    Counts, Descriptors, Failed, GroupState, HostAuthentications, HostState, Latency,
+    NamespaceState, ReactorState, Snapshot, SubsystemState, WaitingState,
 };
 use nvmeof_target_config::Config;
 use nvmeof_target_engine::ReactorSnapshot;
@@ -151,6 +151,12 @@ fn full() -> Snapshot {
             reason: "in \"use\"".to_owned(),
         }],
         lent_memory: 8192,
+        authentications: names(&[("success", 5), ("wrong_key", 2)]),
+        host_authentications: vec![HostAuthentications {
+            host: EVIL.to_owned(),
+            outcomes: names(&[("success", 4), ("wrong_key", 1)]),
+        }],
+        controllers_by_key: names(&[("current", 1), ("old", 2), ("removed", 3), ("none", 4)]),
     }
 }
 
@@ -226,6 +232,13 @@ fn metrics_text_matches_the_snapshot() {
             0.25,
         ),
         ("reactor_turns_total", &[("state", "asleep")], 3.0),
+        ("authentications_total", &[("outcome", "wrong_key")], 2.0),
+        (
+            "host_authentications_total",
+            &[("host", EVIL), ("outcome", "wrong_key")],
+            1.0,
+        ),
+        ("controllers_by_key", &[("key", "removed")], 3.0),
         ("reactor_up", &[("reactor", "0")], 1.0),
         ("reactor_waiting", &[("for", "disk")], 2.0),
         ("connections", &[("provider", "iwarp")], 2.0),

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nvmeof_dhchap::Proof;
 use nvmeof_wire::admin::LogId;
 use nvmeof_wire::log::smart::CriticalWarning;
 use nvmeof_wire::{Nqn, Status};
@@ -101,6 +102,8 @@ pub(crate) struct ColdState {
     pub(crate) resets: CrossResets,
     /// Others of its host and subsystem that lost communication with the host.
     pub(crate) lost_hosts: LostHosts,
+    /// What its host proved on the admin queue at the last time, if it did.
+    pub(crate) proof: Option<Proof>,
     /// Connected I/O queues, and the reactor of each.
     pub(crate) queues: BTreeMap<u16, u16>,
 }
@@ -148,6 +151,7 @@ impl Controller {
                 instances: Instances::default(),
                 resets: CrossResets::default(),
                 lost_hosts: LostHosts::default(),
+                proof: None,
                 queues: BTreeMap::new(),
             }),
         }

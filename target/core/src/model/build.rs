@@ -162,6 +162,7 @@ impl Model {
             reserved_ids: cntlids::kept(subsystems.iter().map(|one| &**one)).into(),
             subsystems,
             discovery: Discovery::default(),
+            authentication: Arc::default(),
         })
     }
 }

@@ -5,7 +5,8 @@ use std::fmt;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::ana::AnaState;
 
-use super::{Model, Namespace, Port, Subsystem, discovery};
+use super::authentication::REQUIRED;
+use super::{Model, Namespace, Port, Subsystem, authentication, discovery};
 
 /// One difference between two models. Displays as text: "namespace 7 is added".
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,11 @@ pub enum Subject {
         nqn: Nqn,
         /// The host; `None` stands for every host.
         host: Option<Box<Nqn>>,
+    },
+    /// The key of a host, by which it proves who it is.
+    HostKey {
+        /// The host.
+        host: Box<Nqn>,
     },
     /// A namespace.
     Namespace {
@@ -98,16 +104,23 @@ pub enum ChangeKind {
 }
 
 impl Model {
-    /// The changes from `self` to `to`: ports and discovery first, then the subsystems in
-    /// order.
+    /// The changes from `self` to `to`: ports, discovery and keys of hosts first, then the
+    /// subsystems in order.
     #[must_use]
     pub fn difference(&self, to: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         ports(&self.ports, &to.ports, &mut changes);
         discovery::difference(&self.discovery, &to.discovery, &mut changes);
+        authentication::difference(&self.authentication, &to.authentication, &mut changes);
         for old in &self.subsystems {
             match to.subsystem(&old.nqn) {
-                Some(new) => subsystem(old, new, &mut changes),
+                Some(new) => {
+                    let required =
+                        |model: &Self| model.authentication.subsystems.contains(&old.nqn);
+                    let differs = required(self) != required(to);
+                    keys(&whole(new), &[(REQUIRED, differs)], &mut changes);
+                    subsystem(old, new, &mut changes);
+                }
                 None => push(&mut changes, whole(old), ChangeKind::Removed),
             }
         }
@@ -373,6 +386,7 @@ impl fmt::Display for Subject {
                 nqn,
                 host: Some(host),
             } => write!(f, "{nqn}: host {host}"),
+            Self::HostKey { host } => write!(f, "the key of host {host}"),
             Self::Namespace { nqn, nsid } => write!(f, "{nqn}: namespace {nsid}"),
         }
     }

@@ -2,6 +2,7 @@
 
 mod address;
 mod ana;
+mod authentication;
 mod bounds;
 mod build;
 mod cntlids;
@@ -26,6 +27,7 @@ use nvmeof_wire::{Ascii, Nqn};
 pub use address::PortAddress;
 pub(crate) use ana::ABSENT_GROUP;
 pub use ana::{AnaGroup, DEFAULT_ANA_GROUP};
+pub use authentication::AuthenticationSpec;
 pub use bounds::PortBounds;
 pub use build::{NO_NGUID, NamespaceSpec, PortSpec, SubsystemSpec};
 pub(crate) use cntlids::Choice;
@@ -51,6 +53,7 @@ pub struct Model {
     /// Controller identifiers that are reserved for some subsystems.
     reserved_ids: Arc<[ControllerIds]>,
     discovery: Discovery,
+    authentication: Arc<AuthenticationSpec>,
 }
 
 /// An address that hosts connect to.

@@ -17,6 +17,7 @@ impl Queue {
             Ok(Next::Fuse) => Action::Fuse,
             Ok(Next::Produce(len)) => Action::Produce { len },
             Ok(Next::Keep) => self.keep(request),
+            Ok(Next::Compute) => self.compute(request),
             Ok(Next::Hold) => {
                 request.stage = Stage::Over;
                 Action::Hold
@@ -51,6 +52,15 @@ impl Queue {
     }
 
     #[cold]
+    fn compute(&mut self, request: &mut Request) -> Action {
+        let authentication = self.authentication.as_mut();
+        match authentication.and_then(|authentication| authentication.take_work()) {
+            Some(work) => Action::Compute(work),
+            None => self.unexpected_event(request),
+        }
+    }
+
+    #[cold]
     fn done_and_close(&mut self, request: &mut Request) -> Action {
         self.closing = Some(CloseCause::Disconnected);
         self.follow_ups |= FollowUps::POLL;
@@ -58,7 +68,7 @@ impl Queue {
     }
 
     #[cold]
-    fn failed(&mut self, request: &mut Request, failure: Failure) -> Action {
+    pub(super) fn failed(&mut self, request: &mut Request, failure: Failure) -> Action {
         let status = self.note(request, failure);
         self.respond(request, None, status, failure.result)
     }

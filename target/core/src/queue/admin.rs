@@ -48,6 +48,7 @@ impl Queue {
             self.follow_ups |= FollowUps::POLL_ALL;
             return self.ordered(CloseCause::KeepAlive { kato_ms });
         }
+        self.expire_authentication(now);
         cross_reset::complete(controller);
         if let Some(order) = self.next_answer(controller) {
             return Some(order);
@@ -76,7 +77,9 @@ impl Queue {
         let expires = controller.expires(self.shared.limits.traffic_keep_alive);
         let wants_events = !self.event_requests.is_empty();
         let event = wants_events.then(|| controller.event_due()).flatten();
-        expires.into_iter().chain(event).min()
+        let authentication = self.authentication.as_ref();
+        let step = authentication.and_then(|authentication| authentication.next_deadline());
+        [expires, event, step].into_iter().flatten().min()
     }
 
     /// A command may have enabled a pending event.

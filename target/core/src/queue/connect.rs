@@ -1,10 +1,11 @@
 //! The Connect command (Base 2.1, 6.3): how a queue gets a controller, and all reasons to
-//! refuse it.
+//! refuse it. A host that has to authenticate itself gets it later: see `authentication`.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_dhchap::{ControllerAuth, Policy, Proof};
 use nvmeof_wire::fabrics::{
     CATTR_NO_SQ_FLOW, CNTLID_DYNAMIC, CONNECT_DATA_LEN, Connect, ConnectData, ConnectResult,
     FcType, InvalidParameter,
@@ -13,14 +14,18 @@ use nvmeof_wire::nqn::NqnError;
 use nvmeof_wire::{Nqn, Sqe, Status, opcode};
 use zerocopy::FromBytes;
 
+use super::authentication::Authentication;
 use super::io::{Joined, Quota};
 use super::{ExhaustedQuotas, FollowUps, Queue, Role, common_checks};
 use crate::controller::{Controller, ControllerKind, Features};
+use crate::model::Choice;
 use crate::quota::PeerUsage;
-use crate::registry::Route;
+use crate::registry::{Proposal, Route};
 use crate::request::{Failure, Next, Request, Stage};
 use crate::shared::Served;
-use crate::{CloseCause, ControllerIds, Data, InFlight, Limit, PortAddress};
+use crate::{
+    Authenticated, CloseCause, ControllerIds, Data, InFlight, KeyState, Limit, Model, PortAddress,
+};
 
 // Byte offsets of fields of the command and of its data, for error reports.
 const RECFMT: InvalidParameter = InvalidParameter::InCommand(40);
@@ -32,7 +37,7 @@ const SUBNQN: InvalidParameter = InvalidParameter::InData(256);
 const HOSTNQN: InvalidParameter = InvalidParameter::InData(512);
 
 /// A refused Connect: the failure for the host, and the cause for the log.
-struct Refused {
+pub(super) struct Refused {
     failure: Failure,
     cause: String,
 }
@@ -55,7 +60,31 @@ impl Refused {
     }
 }
 
+/// A Connect with valid syntax: what joins a controller.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    connect: Connect,
+    who: HostIdentity,
+    /// Entries of the submission queue.
+    entries: u16,
+    /// The identifier of the controller, if the host knows it already.
+    proposed: Option<Proposal>,
+}
+
+impl Candidate {
+    /// Host and subsystem.
+    pub(super) fn names(&self) -> (&str, &str) {
+        (self.who.hostnqn.as_str(), self.who.subnqn.as_str())
+    }
+
+    /// Host and subsystem.
+    pub(super) fn nqns(&self) -> (Nqn, Nqn) {
+        (self.who.hostnqn, self.who.subnqn)
+    }
+}
+
 /// The data of a Connect with valid syntax.
+#[derive(Debug)]
 struct HostIdentity {
     hostid: [u8; 16],
     /// If the host sent no NQN, one derived from its Host Identifier.
@@ -72,9 +101,13 @@ impl Queue {
     /// queue is then closed, because its peer is not known as a host.
     pub(super) fn begin_unconnected(
         &mut self,
+        now: Duration,
         request: &mut Request,
         sqe: &Sqe,
     ) -> Result<Next, Failure> {
+        if self.authentication.is_some() {
+            return self.begin_unproven(now, request, sqe);
+        }
         let connects = sqe.opcode == opcode::FABRICS && FcType::of(sqe) == FcType::CONNECT;
         if !connects {
             let opcode = sqe.opcode;
@@ -94,8 +127,8 @@ impl Queue {
             self.remark(format!("Connect refused: {}", failure.status));
             return Err(failure);
         }
-        if let Role::Unconnected { connecting, .. } = &mut self.role {
-            *connecting = true;
+        if let Role::Unconnected { is_busy, .. } = &mut self.role {
+            *is_busy = true;
         }
         request.stage = Stage::Connect(Connect::parse(sqe));
         Ok(Next::Data)
@@ -108,45 +141,146 @@ impl Queue {
         connect: &Connect,
         data: &[u8],
     ) -> Result<Next, Failure> {
-        let Role::Unconnected { connecting, .. } = &mut self.role else {
+        let Role::Unconnected { is_busy, .. } = &mut self.role else {
             return Err(Status::INTERNAL_ERROR.into());
         };
         // The host may retry after a refusal.
-        *connecting = false;
+        *is_busy = false;
         match self.admitted(now, connect, data) {
-            Ok(cntlid) => {
+            Ok(result) => {
                 self.follow_ups |= FollowUps::DEADLINE;
-                Ok(Next::Done(ConnectResult { cntlid, authreq: 0 }.to_result()))
+                Ok(Next::Done(result.to_result()))
             }
-            Err(refused) => {
-                let status = refused.failure.status;
-                let who = named(data);
-                self.remark(format!("Connect refused: {status}: {}{who}", refused.cause));
-                Err(refused.failure)
+            Err(refused) => Err(self.report_refusal(refused, &named(data))),
+        }
+    }
+
+    /// Reports a refusal, with the names of host and subsystem.
+    pub(super) fn report_refusal(&mut self, refused: Refused, who: &str) -> Failure {
+        let Refused { failure, cause } = refused;
+        let status = failure.status;
+        self.remark(format!("Connect refused: {status}: {cause}{who}"));
+        failure
+    }
+
+    fn admitted(
+        &mut self,
+        now: Duration,
+        connect: &Connect,
+        data: &[u8],
+    ) -> Result<ConnectResult, Refused> {
+        let candidate = Candidate {
+            connect: *connect,
+            entries: self.check_command(connect)?,
+            who: check_data(data)?,
+            proposed: None,
+        };
+        let (host, subsystem) = candidate.nqns();
+        let policy = self.shared.served().model.policy(&host, &subsystem);
+        if let Some(policy) = policy {
+            return self.require(now, candidate, policy);
+        }
+        let cntlid = self.join(now, &candidate, None)?;
+        Ok(ConnectResult::new(cntlid, false))
+    }
+
+    /// The host has to authenticate itself before the queue joins: until then, it uses nothing
+    /// that other hosts could lack.
+    fn require(
+        &mut self,
+        now: Duration,
+        mut candidate: Candidate,
+        policy: Arc<Policy>,
+    ) -> Result<ConnectResult, Refused> {
+        self.check_room()?;
+        let who = &candidate.who;
+        self.check_keys(who)?;
+        let (cntlid, kato_ms) = if self.qid == 0 {
+            let served = self.shared.served();
+            let kind = checked_kind(&served, who, self.port.as_ref())?;
+            let choice = identifiers(&served.model, who, &kind);
+            let proposed = self.shared.registry.propose(&choice);
+            let ids = choice.ids;
+            drop(served);
+            let proposed = proposed.ok_or_else(|| self.no_identifier(ids))?;
+            let cntlid = proposed.cntlid();
+            candidate.proposed = Some(proposed);
+            let kato_ms = Features::new(candidate.connect.kato.get()).kato_ms;
+            (cntlid, kato_ms)
+        } else {
+            let controller = self.checked_controller(who, candidate.entries)?;
+            let kato_ms = controller.lock().features.kato_ms;
+            (who.cntlid, kato_ms)
+        };
+        // As of Connect: SQHD of the completions to come depends on it.
+        self.set_flow_control(&candidate);
+        let (host, subsystem) = candidate.nqns();
+        let keep_alive = Duration::from_millis(kato_ms.into());
+        let auth = ControllerAuth::new(host, subsystem, policy, keep_alive, now);
+        let authentication = Authentication::required(auth, candidate);
+        self.authentication = Some(Box::new(authentication));
+        self.role = Role::Unconnected {
+            since: now,
+            is_busy: false,
+        };
+        Ok(ConnectResult::new(cntlid, true))
+    }
+
+    /// Refuses a host whose keys are not known at present, so that it tries again. Its
+    /// authentication would fail, after which a host may not: Linux then deletes its controller.
+    fn check_keys(&self, who: &HostIdentity) -> Result<(), Refused> {
+        let served = self.shared.served();
+        let policy = served.model.authentication().hosts.get(&who.hostnqn);
+        if policy.is_none_or(|policy| !policy.keys.is_empty()) {
+            return Ok(());
+        }
+        let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+        let cause = "no key file of the host could be read";
+        Err(Refused::new(failure, cause))
+    }
+
+    /// Whether the engine has buffers for the queue.
+    fn check_room(&mut self) -> Result<(), Refused> {
+        match self.no_room.take() {
+            None => Ok(()),
+            Some(missing) => {
+                let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+                Err(Refused::new(failure, missing))
             }
         }
     }
 
-    fn admitted(&mut self, now: Duration, connect: &Connect, data: &[u8]) -> Result<u16, Refused> {
-        let entries = self.check_command(connect)?;
-        let who = check_data(data)?;
-        if let Some(missing) = self.no_room.take() {
-            let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
-            return Err(Refused::new(failure, missing));
-        }
+    /// SQHD is by the entries and the flow control of the Connect.
+    fn set_flow_control(&mut self, candidate: &Candidate) {
+        self.sq.entries = candidate.entries;
+        self.sq.no_flow_control = candidate.connect.cattr & CATTR_NO_SQ_FLOW != 0;
+    }
+
+    /// Gets the queue a controller, or refuses it; with what the host proved, if it had to.
+    pub(super) fn join(
+        &mut self,
+        now: Duration,
+        candidate: &Candidate,
+        proof: Option<Proof>,
+    ) -> Result<u16, Refused> {
+        self.check_room()?;
+        let Candidate { who, entries, .. } = candidate;
+        let proved = proof.as_ref().map(|proof| {
+            let policy = self.shared.served().model.policy(&who.hostnqn, &who.subnqn);
+            Authenticated::of(proof, policy.as_deref())
+        });
         let (role, in_flight, replaced) = if self.qid == 0 {
-            let (controller, lost) = self.new_controller(now, connect, &who)?;
+            let (controller, lost) = self.new_controller(now, candidate, proof)?;
             let in_flight = controller.in_flight.join();
             (Role::Admin(controller), in_flight, lost)
         } else {
-            let (joined, in_flight) = self.join(&who, entries)?;
+            let (joined, in_flight) = self.new_member(who, *entries)?;
             (Role::Io(joined), in_flight, None)
         };
         self.in_flight = Some(in_flight);
         self.role = role;
         self.exhausted = ExhaustedQuotas::default();
-        self.sq.entries = entries;
-        self.sq.no_flow_control = connect.cattr & CATTR_NO_SQ_FLOW != 0;
+        self.set_flow_control(candidate);
         let Some(controller) = self.controller() else {
             return Err(Refused::new(Status::INTERNAL_ERROR, "no controller"));
         };
@@ -156,13 +290,17 @@ impl Queue {
         let connected = match self.qid {
             0 => {
                 let replaced = replaced.map_or_else(String::new, |lost| self.replaced_text(&lost));
+                let proved = proved.map_or_else(String::new, |it| format!(", authenticated: {it}"));
                 let (subsystem, host) = (who.subnqn, who.hostnqn);
                 let unnamed = if who.is_named {
                     ""
                 } else {
                     ", which sent an empty HOSTNQN and is identified by its Host Identifier"
                 };
-                format!("controller {cntlid} of {subsystem} connected by {host}{unnamed}{replaced}")
+                format!(
+                    "controller {cntlid} of {subsystem} connected by {host}{unnamed}{proved}\
+                     {replaced}"
+                )
             }
             qid => format!("queue {qid} of controller {cntlid} connected, {entries} entries"),
         };
@@ -204,27 +342,25 @@ impl Queue {
     fn new_controller(
         &mut self,
         now: Duration,
-        connect: &Connect,
-        who: &HostIdentity,
+        candidate: &Candidate,
+        proof: Option<Proof>,
     ) -> Result<(Arc<Controller>, Option<Arc<Controller>>), Refused> {
-        // Identify Controller, FCATTR: this is the dynamic controller model.
-        if who.cntlid != CNTLID_DYNAMIC {
-            let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
-            return Err(Refused::parameter(CNTLID, cause));
+        let who = &candidate.who;
+        // Held until the controller is registered, where a model change looks for it.
+        let served = self.shared.served();
+        let kind = checked_kind(&served, who, self.port.as_ref())?;
+        if let Some(proof) = &proof {
+            check_key(&served.model, who, proof)?;
         }
         if self.exhausted.port {
             return Err(self.refused_by(Limit::PortMemory, who));
         }
-        // Held until the controller is registered, where a model change looks for it.
-        let served = self.shared.served();
-        let kind = kind_for(&served, who, self.port.as_ref())?;
         let finds = matches!(kind, ControllerKind::Discovery);
         if !finds && self.exhausted.hosts.contains(&who.hostnqn) {
             return Err(self.refused_by(Limit::HostMemory, who));
         }
-        let subsystem = served.model.subsystem(&who.subnqn).map(|one| &**one);
-        let choice = served.model.controller_ids(subsystem.filter(|_| !finds));
-        let features = Features::new(connect.kato.get());
+        let choice = identifiers(&served.model, who, &kind);
+        let features = Features::new(candidate.connect.kato.get());
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // If the port was removed meanwhile, the connection is about to be closed.
         let (port, home) = (self.port.clone(), self.home.reactor);
@@ -235,29 +371,32 @@ impl Queue {
             controller.home = home;
             controller.queue_depth = queue_depth;
             controller.peer = peer;
+            controller.lock().proof = proof;
             controller.hot.arm(now);
             controller
         };
         let registry = &self.shared.registry;
         let port = self.port.as_ref();
+        let ids = choice.ids;
+        let choice = (&choice, candidate.proposed.as_ref());
         let (added, lost) = if finds {
-            let (added, lost) = registry.add_discovery(&hostnqn, port, &choice, make);
+            let (added, lost) = registry.add_discovery(&hostnqn, port, choice, make);
             (added.ok_or(Limit::ControllerIds), lost)
         } else {
             let ports = served.model.ports();
             let route = Route { port, ports };
-            (registry.add(&hostnqn, &route, &choice, make), None)
+            (registry.add(&hostnqn, &route, choice, make), None)
         };
-        let ids = choice.ids;
         drop(served);
         if let Some(lost) = &lost {
             self.shared.limit_counters.add(Limit::DiscoveryControllers);
             // A discovery controller has only its admin queue.
             self.call_reactor(lost.home);
         }
-        let added = added.map_err(|limit| match limit {
-            Limit::ControllerIds => self.no_identifier(ids),
-            limit => self.refused_by(limit, who),
+        let added = added.map_err(|limit| match (limit, &candidate.proposed) {
+            (Limit::ControllerIds, Some(proposed)) => self.identifier_taken(proposed.cntlid()),
+            (Limit::ControllerIds, None) => self.no_identifier(ids),
+            (limit, _) => self.refused_by(limit, who),
         });
         Ok((added?, lost))
     }
@@ -282,6 +421,15 @@ impl Queue {
         let cause = format_args!(
             "all controller identifiers of this subsystem, {ids}, are in use; raise its \
              cntlid_max or lower its cntlid_min, without overlapping other targets that serve it"
+        );
+        self.busy(Limit::ControllerIds, cause)
+    }
+
+    /// Refuses a Connect because the identifier that the host was told is in use meanwhile.
+    fn identifier_taken(&self, cntlid: u16) -> Refused {
+        let cause = format_args!(
+            "another host got controller identifier {cntlid} while this one authenticated itself; \
+             it can connect again"
         );
         self.busy(Limit::ControllerIds, cause)
     }
@@ -395,7 +543,12 @@ impl Queue {
         })
     }
 
-    fn join(&self, who: &HostIdentity, entries: u16) -> Result<(Joined, InFlight), Refused> {
+    /// The controller of an I/O queue. What other queues can change is checked when it joins.
+    fn checked_controller(
+        &self,
+        who: &HostIdentity,
+        entries: u16,
+    ) -> Result<Arc<Controller>, Refused> {
         // Without DNR: the host lost its controller and will create another one.
         let no_such = || {
             let cause = format_args!("controller {} does not exist", who.cntlid);
@@ -425,10 +578,10 @@ impl Queue {
             let cause = format_args!("{}, but its admin queue is on port {its}", who.cntlid);
             return Err(Refused::parameter(CNTLID, cause));
         }
-        let ControllerKind::Nvm(live) = &controller.kind else {
+        if controller.is_discovery() {
             let cause = "a discovery controller has no I/O queues";
             return Err(Refused::parameter(QID, cause));
-        };
+        }
         // Base 2.1, 6.3, SQSIZE: a queue "larger than the controller supports", as reported
         // in CAP.MQES.
         let most = controller.queue_depth;
@@ -437,6 +590,14 @@ impl Queue {
             let cause = format_args!("{sqsize}, expected 1 to {largest} (zero-based) on this port");
             return Err(Refused::parameter(SQSIZE, cause));
         }
+        Ok(controller)
+    }
+
+    fn new_member(&self, who: &HostIdentity, entries: u16) -> Result<(Joined, InFlight), Refused> {
+        let controller = self.checked_controller(who, entries)?;
+        let ControllerKind::Nvm(live) = &controller.kind else {
+            return Err(Refused::new(Status::INTERNAL_ERROR, "no subsystem"));
+        };
         let quota = self.quota(who, entries)?;
         let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, quota);
         let most = controller.most_io_queues();
@@ -482,6 +643,42 @@ fn named(data: &[u8]) -> String {
         [] => String::new(),
         _ => format!(" ({})", known.join(", ")),
     }
+}
+
+/// The purpose of a controller of an admin queue.
+fn checked_kind(
+    served: &Served,
+    who: &HostIdentity,
+    port: Option<&PortAddress>,
+) -> Result<ControllerKind, Refused> {
+    // Identify Controller, FCATTR: this is the dynamic controller model.
+    if who.cntlid != CNTLID_DYNAMIC {
+        let cause = format_args!("{:#06x}, expected 0xffff on the admin queue", who.cntlid);
+        return Err(Refused::parameter(CNTLID, cause));
+    }
+    kind_for(served, who, port)
+}
+
+/// Refuses a key that was removed while its host proved it: the controllers that used it were
+/// disconnected before this one existed.
+fn check_key(model: &Model, who: &HostIdentity, proof: &Proof) -> Result<(), Refused> {
+    let policy = model.policy(&who.hostnqn, &who.subnqn);
+    let Some(policy) = policy else {
+        return Ok(());
+    };
+    if Authenticated::of(proof, Some(&policy)).key == KeyState::Removed {
+        let failure = Failure::transient(Status::CONNECT_CONTROLLER_BUSY);
+        let cause = "the key of the host was removed during its authentication";
+        return Err(Refused::new(failure, cause));
+    }
+    Ok(())
+}
+
+/// The identifiers that a new controller may have.
+fn identifiers<'a>(model: &'a Model, who: &HostIdentity, kind: &ControllerKind) -> Choice<'a> {
+    let finds = matches!(kind, ControllerKind::Discovery);
+    let subsystem = model.subsystem(&who.subnqn).map(|one| &**one);
+    model.controller_ids(subsystem.filter(|_| !finds))
 }
 
 /// The purpose of a controller of a host on `port`.

@@ -35,6 +35,9 @@ impl Queue {
                 let controller = Arc::clone(controller);
                 self.property_set(now, &controller, request, sqe)
             }
+            (FcType::AUTH_SEND | FcType::AUTH_RECEIVE, _) => {
+                self.begin_authentication(request, sqe)
+            }
             (FcType::DISCONNECT, Role::Io(_)) => {
                 // Byte 40: record format.
                 if sqe.cdw10.to_bytes().starts_with(&[0, 0]) {

@@ -5,11 +5,14 @@
 //!     │ └──────── Connect, others ───► Io ─────┤ Disconnect, expiry, reset
 //!     │ no Connect in time                     ▼
 //!     └─────────────────────────────────────► closing
+//!
+//!  A host with a key proves it after its Connect, before the queue joins: see `authentication`.
 //! ```
 
 mod abort;
 mod act;
 mod admin;
+mod authentication;
 mod commit;
 mod connect;
 mod copy;
@@ -40,6 +43,7 @@ use crate::{
     Remote,
 };
 use abort::{HeldAnswer, Home};
+use authentication::Authentication;
 use endpoints::Endpoints;
 use fused::FirstHalf;
 use io::{Joined, ranges};
@@ -104,6 +108,8 @@ pub struct Queue {
     remark: Option<String>,
     /// The save that the present command waits for, until the engine has it.
     keeping: Option<PendingSave>,
+    /// Its authentication, if its host has or had to authenticate itself, or did so.
+    authentication: Option<Box<Authentication>>,
 }
 
 /// Hosts and port that have exhausted their quota of buffers, or would use what is
@@ -120,9 +126,10 @@ pub struct ExhaustedQuotas {
 #[derive(Debug)]
 enum Role {
     Unconnected {
+        /// When it last advanced: see [`Queue::last_progress`].
         since: Duration,
-        /// Whether a Connect is in progress.
-        connecting: bool,
+        /// Whether a command is in progress: Connect, or one of the authentication.
+        is_busy: bool,
     },
     Admin(Arc<Controller>),
     Io(Joined),
@@ -168,7 +175,7 @@ impl Queue {
             entries,
             role: Role::Unconnected {
                 since: now,
-                connecting: false,
+                is_busy: false,
             },
             left: false,
             in_flight: None,
@@ -193,6 +200,7 @@ impl Queue {
             follow_ups: FollowUps::DEADLINE,
             remark: None,
             keeping: None,
+            authentication: None,
             shared,
         }
     }
@@ -336,10 +344,10 @@ impl Queue {
                 note_admin_command(controller, &self.shared.limits, sqe.opcode, now);
                 common_checks(sqe).and_then(|()| self.begin_admin(now, request, sqe))
             }
-            Role::Unconnected {
-                connecting: true, ..
-            } => return self.close_now(CloseCause::NotConnected),
-            Role::Unconnected { .. } => self.begin_unconnected(request, sqe),
+            Role::Unconnected { .. } => match self.out_of_turn() {
+                Some(cause) => return self.close_now(cause),
+                None => self.begin_unconnected(now, request, sqe),
+            },
         };
         let next = match next {
             Ok(Next::Data) => match request.data.clone() {
@@ -365,6 +373,12 @@ impl Queue {
             }
             (_, Event::Pulled(data)) => self.pulled(now, request, data),
             (_, Event::Execute) => return self.execute_half(request),
+            (_, Event::Buffer(out)) if matches!(request.stage, Stage::AuthReceive { .. }) => {
+                return self.fetch_message(now, request, out);
+            }
+            (_, Event::Computed(result)) if matches!(request.stage, Stage::AuthSend { .. }) => {
+                self.computed(now, request, result)
+            }
             (_, event) => match self.step_admin(now, request, event) {
                 Some(next) => next,
                 None => return self.unexpected_event(request),
@@ -380,6 +394,7 @@ impl Queue {
             return Some(Order::Close(cause));
         }
         match &self.role {
+            Role::Unconnected { .. } if self.authentication.is_some() => self.poll_unproven(now),
             Role::Unconnected { since, .. } => {
                 let timeout = self.shared.limits.connect_timeout_of(self.qid);
                 if now.saturating_sub(*since) < timeout {
@@ -390,7 +405,11 @@ impl Queue {
             }
             Role::Io(joined) => match joined.lost() {
                 Some(cause) => self.ordered(cause),
-                None => self.next_abort(joined.controller()),
+                None => {
+                    let order = self.next_abort(joined.controller());
+                    self.expire_authentication(now);
+                    order
+                }
             },
             Role::Admin(controller) => {
                 let controller = Arc::clone(controller);
@@ -402,13 +421,15 @@ impl Queue {
     /// When [`poll`](Self::poll) has to be called at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
+        let authentication = self.authentication.as_ref();
         match &self.role {
             _ if self.closing.is_some() => None,
-            Role::Unconnected { since, .. } => {
-                Some(*since + self.shared.limits.connect_timeout_of(self.qid))
-            }
+            Role::Unconnected { since, .. } => match authentication {
+                Some(authentication) => authentication.next_deadline(),
+                None => Some(*since + self.shared.limits.connect_timeout_of(self.qid)),
+            },
             Role::Admin(controller) => self.admin_deadline(controller),
-            Role::Io(_) => None,
+            Role::Io(_) => authentication?.next_deadline(),
         }
     }
 
@@ -466,6 +487,7 @@ impl Queue {
             Stage::Commit(op) => Ok(commit::first(request, op)),
             Stage::Copy(copying) => copy::ranges(request, copying, data),
             Stage::Ranges(command, extent) => ranges(request, command, extent, data),
+            Stage::AuthSend { .. } => self.message_sent(now, request, data),
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
     }

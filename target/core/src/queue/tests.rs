@@ -7,6 +7,8 @@
 )]
 
 mod abort;
+mod authentication;
+mod authentication_live;
 mod capsule;
 mod cm;
 mod cntlids;

@@ -101,6 +101,10 @@ pub(crate) enum Stage {
     },
     /// A buffer for the data of the response.
     Produce { page: Page, epoch: Epoch },
+    /// The message of an Authentication Send, then the result of a computation.
+    AuthSend { epoch: Epoch },
+    /// A buffer for the message of an Authentication Receive.
+    AuthReceive { epoch: Epoch },
 }
 
 /// The low bits of the epoch of the controller when an admin command began. After the next
@@ -135,6 +139,8 @@ impl Stage {
             | Self::Protect { epoch, .. }
             | Self::Keep { epoch, .. }
             | Self::Produce { epoch, .. }
+            | Self::AuthSend { epoch }
+            | Self::AuthReceive { epoch }
             | Self::FlushAll {
                 then: AfterFlush::WriteCc { epoch, .. },
                 ..
@@ -219,6 +225,8 @@ pub(crate) enum Next {
     Produce(u32),
     /// Wait for a save.
     Keep,
+    /// Wait for a computation of the authentication.
+    Compute,
     Hold,
     /// Complete it with this result.
     Done(u64),
@@ -365,7 +373,9 @@ impl Request {
             | Stage::Connect(_)
             | Stage::Feature { .. }
             | Stage::Keep { .. }
-            | Stage::Produce { .. } => None,
+            | Stage::Produce { .. }
+            | Stage::AuthSend { .. }
+            | Stage::AuthReceive { .. } => None,
         }
     }
 

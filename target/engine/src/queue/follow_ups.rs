@@ -62,7 +62,17 @@ impl QueuePair {
     ) {
         if let Some(left_out) = log.ask(self.link.peer, now) {
             let (peer, queue) = (self.link.peer, self.core.qid());
-            tracing::warn!(%peer, queue, left_out, "not connected to a controller: {what}");
+            // Names of a Connect that has proved nothing yet.
+            match self.core.claimed() {
+                Some((host, subsystem)) => tracing::warn!(
+                    %peer, host, subsystem, queue, left_out,
+                    "not connected to a controller: {what}"
+                ),
+                None => tracing::warn!(
+                    %peer, queue, left_out,
+                    "not connected to a controller: {what}"
+                ),
+            }
         }
     }
 }

@@ -73,6 +73,7 @@ impl QueuePair {
     pub(crate) fn end(&mut self, io: &mut Io<'_>) {
         if self.state != State::Closing {
             self.state = State::Closing;
+            self.cold.computing.clear();
             self.remove_from_backlog(io);
             self.block_newer_writes(io.now, io);
             // The host drops its I/O queues as well, and resends their commands.

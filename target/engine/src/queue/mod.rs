@@ -8,12 +8,14 @@ mod audit;
 mod awaiting;
 mod backing_store;
 mod charged;
+mod computing;
 mod follow_ups;
 mod fused;
 mod holder_limits;
 mod in_place;
 mod lingering;
 mod losses;
+mod messages;
 mod path;
 mod quiesce;
 mod receives;
@@ -37,6 +39,7 @@ use nvmeof_target_core::{
     Writers,
 };
 
+use crate::authentication::PendingJob;
 use crate::awaiting_buffers::AwaitingBuffers;
 use crate::backlog::Backlog;
 use crate::data_buffers::DataBuffers;
@@ -48,9 +51,11 @@ use account::Account;
 pub(crate) use account::{Accounts, KINDS, UnreturnedBuffers};
 use arrivals::Arrivals;
 use awaiting::BufferWaits;
+pub(crate) use computing::Workers;
 use fused::Pair;
 pub(crate) use lingering::{Impacted, Lingering};
 use losses::WrittenStores;
+pub(crate) use messages::MessageBuffers;
 pub(crate) use quiesce::{Locked, Waiting};
 pub(crate) use receives::{Receives, SharedQueues};
 pub(crate) use room::all_admin_capsules;
@@ -78,6 +83,10 @@ pub(crate) struct Resources {
     pub(crate) capsules: Pool,
     /// Capsule buffers of admin queues, which I/O queues do not use.
     pub(crate) admin_capsules: Pool,
+    /// Buffers for the messages of queues without a controller.
+    pub(crate) messages: MessageBuffers,
+    /// Where computations of authentications run, if there are any workers.
+    pub(crate) workers: Option<Workers>,
     /// Shared receive queues.
     pub(crate) shared: SharedQueues,
     /// Commands that wait for a buffer.
@@ -175,6 +184,11 @@ struct ColdState {
     transfers: Vec<Transfer>,
     /// Writes that newer ones wait for.
     lingering: Lingering,
+    /// Commands that wait for a computation.
+    computing: Vec<(SlotId, PendingJob)>,
+    /// Commands that took a message buffer before the queue had a controller. Some may have
+    /// ended.
+    messages: Vec<SlotId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,6 +340,11 @@ impl QueuePair {
     /// Whether a host connected it to a controller.
     pub(crate) fn is_connected(&self) -> bool {
         self.core.is_connected()
+    }
+
+    /// When its peer made progress towards a controller last.
+    pub(crate) fn last_progress(&self) -> Duration {
+        self.core.last_progress().unwrap_or_default()
     }
 
     /// Whether it only waits for the provider.

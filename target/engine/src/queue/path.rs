@@ -4,8 +4,8 @@
 //! Between these steps the core decides; each decision is an [`Action`].
 //!
 //! Rare cases are elsewhere: lists of ranges of host memory (`transfer`), fused pairs
-//! (`fused`), Connect (`room`), Abort (`abort`), memory that is shared with the host
-//! (`in_place`).
+//! (`fused`), Connect (`room`), authentication (`messages`, `computing`), Abort (`abort`), memory
+//! that is shared with the host (`in_place`).
 
 use nvmeof_backend::{Done, RefusalReason, Refused, Request as StoreRequest};
 use nvmeof_memory::Buf;
@@ -107,7 +107,7 @@ impl QueuePair {
                     }
                 }
                 Action::Pull { remote, .. } if !self.core.is_connected() => {
-                    return self.pull_connect(slot, remote, io);
+                    return self.pull_unconnected(slot, remote, io);
                 }
                 Action::Pull { remote, .. } => {
                     if let Some(next) = self.write_in_place(slot, io) {
@@ -128,24 +128,53 @@ impl QueuePair {
                     Some(next) => next,
                     None => return,
                 },
-                Action::Produce { .. } => {
-                    if !self.has_buffers(slot, &action, io) {
+                Action::Produce { len } => {
+                    let has = match self.core.is_connected() {
+                        true => self.has_buffers(slot, &action, io),
+                        false => self.take_message(slot, len, io),
+                    };
+                    if !has {
                         return self.wait(slot, action);
                     }
-                    let Some(command) = self.slots.get(slot) else {
-                        return;
-                    };
-                    let Some(data) = command.data.get_mut() else {
-                        return self.bug("no buffer to produce into", io);
-                    };
-                    self.core
-                        .step(io.now, &mut command.request, Event::Buffer(data))
+                    match self.produce(slot, io) {
+                        Some(next) => next,
+                        None => return,
+                    }
                 }
                 Action::AwaitSave(keeping) => return self.await_save(slot, keeping, io),
+                Action::Compute(work) => match self.compute(slot, work, io) {
+                    Some(next) => next,
+                    None => return,
+                },
                 Action::Hold => return self.hold(slot, io),
                 Action::Close(cause) => return self.close(&cause, io),
             };
         }
+    }
+
+    /// Lets the core write the data of a command to its buffer.
+    fn produce(&mut self, slot: SlotId, io: &mut Io<'_>) -> Option<Action> {
+        let room = self.make_room(io);
+        let command = self.slots.get(slot)?;
+        let Some(data) = command.data.get_mut() else {
+            self.bug("no buffer to produce into", io);
+            return None;
+        };
+        let event = Event::Buffer(data);
+        let action = self.core.step(io.now, &mut command.request, event);
+        // The host may accept more than there is.
+        if let Action::Respond(Response {
+            push: Some(remote), ..
+        }) = &action
+            && let Ok(len) = usize::try_from(remote.len)
+            && len < data.len()
+            && data.set_len(len).is_err()
+        {
+            self.bug("a response is longer than its buffer", io);
+            return None;
+        }
+        self.take_room(room, io);
+        Some(action)
     }
 
     /// Whether the command has an RDMA Read slot; if not, the command is queued for one.

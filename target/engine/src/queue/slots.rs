@@ -447,6 +447,7 @@ impl Command {
             Action::PullBehind { .. }
             | Action::Fuse
             | Action::AwaitSave(_)
+            | Action::Compute(_)
             | Action::Respond(_)
             | Action::Hold
             | Action::Close(_) => (None, None),

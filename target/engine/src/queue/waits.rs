@@ -27,6 +27,7 @@ pub(super) enum WaitsFor {
     Lock,
     EarlierWrites,
     Protection,
+    Worker,
     OtherHalf,
     StoreSlot,
     Store,
@@ -42,6 +43,7 @@ impl fmt::Display for WaitsFor {
             Self::Lock => "a range lock",
             Self::EarlierWrites => "earlier writes to its namespace",
             Self::Protection => "the file of write protections",
+            Self::Worker => "a worker that authenticates hosts",
             Self::OtherHalf => "the other half of its fused operation",
             Self::StoreSlot => "a free slot of its backing store",
             Self::Store => "its backing store",
@@ -118,6 +120,7 @@ impl QueuePair {
                 WaitsFor::RdmaRead
             }
             Some(_) => WaitsFor::Buffer,
+            None if self.is_computing(slot) => WaitsFor::Worker,
             None if command.on_wire.is_some() => WaitsFor::Host,
             None if self.is_half(slot) && command.lent == Lent::None => WaitsFor::OtherHalf,
             None if io.resources.backlog.has(tag) => WaitsFor::StoreSlot,

@@ -61,6 +61,16 @@ impl Requests {
     }
 }
 
+/// A connection without a controller that is not closing.
+struct Unconnected {
+    id: SlotId,
+    source: Source,
+    /// Whether it waits for a computation, which the target owes it.
+    awaits_worker: bool,
+    /// When it was accepted, or its peer sent or fetched the last valid message.
+    last_progress: Duration,
+}
+
 /// Resources of an accepted connection.
 struct Admitted {
     /// Its slot in the quota of its port.
@@ -168,44 +178,43 @@ impl<S: BackingStores> Reactor<S> {
         })
     }
 
-    /// Limits connections without a controller: at the limit, the oldest connection of
-    /// the peer with the most of them is closed for a new one.
+    /// Limits connections without a controller: at the limit, a connection of the peer with
+    /// the most of them is closed for a new one. It is the one that made no progress for
+    /// longest, and one that waits for a worker only if all of the peer do.
     fn limit_unconnected(&mut self, now: Duration) -> Result<(), Refusal> {
         let most = usize::from(self.target.limits().unconnected);
         let queues = &mut self.queues;
         let mut open = Vec::new();
         self.unconnected.retain(|id| {
-            let unconnected = queues
-                .get(*id)
-                .filter(|queue_pair| !queue_pair.is_connected());
-            if unconnected
-                .as_ref()
-                .is_some_and(|queue_pair| !queue_pair.is_closing())
-            {
-                open.extend(
-                    unconnected
-                        .as_ref()
-                        .map(|queue_pair| (*id, queue_pair.source())),
-                );
+            let Some(queue_pair) = queues.get(*id) else {
+                return false;
+            };
+            if !queue_pair.is_connected() && !queue_pair.is_closing() {
+                open.push(Unconnected {
+                    id: *id,
+                    source: queue_pair.source(),
+                    awaits_worker: queue_pair.awaits_worker(),
+                    last_progress: queue_pair.last_progress(),
+                });
             }
-            unconnected.is_some()
+            queue_pair.is_unconnected()
         });
         // Closing takes some time.
         if self.unconnected.len() >= 2 * most {
             self.target.limit_counters().add(Limit::Unconnected);
             return Err(Target::no_room(format!(
-                "{} connections without a Connect are closing",
+                "{} connections without a controller are closing",
                 self.unconnected.len()
             )));
         }
         if open.len() >= most
-            && let Some(queue) = oldest_of_most(&open)
+            && let Some(queue) = idlest_of_most(&open)
         {
             self.target.limit_counters().add(Limit::Unconnected);
             self.with_queue(queue, now, |queue_pair, io| {
                 let why = format!(
-                    "more than {most} connections sent no Connect, and this is the oldest of \
-                     the peer with the most of them (limits.unconnected)"
+                    "more than {most} connections have no controller, and this one of the peer \
+                     with the most of them is idle for longest (limits.unconnected)"
                 );
                 queue_pair.abandon(&why, io);
             });
@@ -367,37 +376,80 @@ fn reject_request(
     }
 }
 
-/// The oldest queue of the peer with the most of them: a peer with many does not displace
-/// those of others. `open` is sorted, oldest first.
-fn oldest_of_most(open: &[(SlotId, Source)]) -> Option<SlotId> {
-    let mut counts: BTreeMap<&Source, usize> = BTreeMap::new();
-    for (_, source) in open {
-        *counts.entry(source).or_default() += 1;
+/// The queue that made no progress for longest, of the peer with the most of them: a peer with
+/// many does not displace those of others. Queues that wait for a worker come last, because
+/// their peers cannot do anything.
+fn idlest_of_most(open: &[Unconnected]) -> Option<SlotId> {
+    let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+    for one in open {
+        *counts.entry(one.source).or_default() += 1;
     }
     let most = counts.values().copied().max()?;
-    let mut oldest = open.iter();
-    let oldest = oldest.find(|(_, source)| counts.get(source) == Some(&most));
-    oldest.map(|(id, _)| *id)
+    let its = open
+        .iter()
+        .filter(|one| counts.get(&one.source) == Some(&most));
+    // The first of equal ones: the oldest.
+    let idlest = its.min_by_key(|one| (one.awaits_worker, one.last_progress));
+    idlest.map(|one| one.id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Connections by peer, whether each waits for a worker, and the second of its last progress.
+    fn open(all: &[(u8, bool, u64)]) -> Vec<Unconnected> {
+        let ids = (0u16..).map(|index| SlotId {
+            index,
+            generation: 0,
+        });
+        let all = all
+            .iter()
+            .zip(ids)
+            .map(|((peer, awaits_worker, at), id)| Unconnected {
+                id,
+                source: Source::Ip([10, 0, 0, *peer].into()),
+                awaits_worker: *awaits_worker,
+                last_progress: Duration::from_secs(*at),
+            });
+        all.collect()
+    }
+
+    fn victim(all: &[(u8, bool, u64)]) -> Option<u16> {
+        idlest_of_most(&open(all)).map(|id| id.index)
+    }
+
     #[test]
     fn oldest_connection_of_the_largest_peer_is_replaced() {
-        let open = |sources: &[u8]| -> Vec<_> {
-            let ids = (0u16..).map(|index| SlotId {
-                index,
-                generation: 0,
-            });
-            let sources = sources.iter().map(|it| Source::Ip([10, 0, 0, *it].into()));
-            ids.zip(sources).collect()
+        let victim = |sources: &[u8]| {
+            let all: Vec<_> = sources.iter().map(|source| (*source, false, 0)).collect();
+            victim(&all)
         };
-        let victim = |sources: &[u8]| oldest_of_most(&open(sources)).map(|id| id.index);
         assert_eq!(victim(&[1, 2, 3]), Some(0), "all alike: the oldest");
         assert_eq!(victim(&[1, 2, 3, 2]), Some(1));
         assert_eq!(victim(&[1, 1, 2, 2, 2]), Some(2));
         assert_eq!(victim(&[]), None);
+    }
+
+    #[test]
+    fn connection_without_progress_is_replaced_before_an_older_one() {
+        assert_eq!(
+            victim(&[(1, false, 9), (2, false, 3), (3, false, 5)]),
+            Some(1)
+        );
+        assert_eq!(
+            victim(&[(1, false, 9), (1, false, 8), (2, false, 3)]),
+            Some(1),
+            "only of the peer with the most"
+        );
+    }
+
+    #[test]
+    fn connection_that_waits_for_a_worker_is_replaced_last() {
+        assert_eq!(
+            victim(&[(1, true, 1), (2, false, 3), (3, false, 5)]),
+            Some(1)
+        );
+        assert_eq!(victim(&[(1, true, 2), (2, true, 1)]), Some(1), "all do");
     }
 }

@@ -29,6 +29,7 @@ use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
 use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
 use nvmeof_target_core::{FollowUps, Target};
 
+use crate::authentication::ComputeWorkers;
 use crate::awaiting_buffers::{AwaitingBuffers, SecondBuffers};
 use crate::backlog::Backlog;
 use crate::counters::Counters;
@@ -37,7 +38,10 @@ use crate::failures::Failures;
 use crate::fair_queue::FairQueue;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer_log::PeerLog;
-use crate::queue::{Accounts, Io, Locked, QueuePair, Receives, Resources, SharedQueues, Waiting};
+use crate::queue::{
+    Accounts, Io, Locked, MessageBuffers, QueuePair, Receives, Resources, SharedQueues, Waiting,
+    Workers,
+};
 use crate::tag::{NO_SLOT, SlotId, Tag};
 use accept::Requests;
 use detach::Detach;
@@ -91,7 +95,7 @@ pub struct Reactor<S> {
     requests: Requests,
     /// Distributes connections over reactors, and the index of this member.
     steering: Option<(Steering, usize)>,
-    /// Queues without a Connect, possibly with some connected lately; oldest first.
+    /// Queues without a controller, possibly with some that got one lately; oldest first.
     unconnected: VecDeque<SlotId>,
     relief: Relief,
     stage: Stage,
@@ -147,6 +151,7 @@ impl<S: BackingStores> Reactor<S> {
         sizes::check(&config, target.limits())?;
         let in_capsule = usize::try_from(target.limits().in_capsule).unwrap_or(0);
         let [capsules, admin_capsules] = sizes::capsule_pools(&config, target.limits())?;
+        let messages = MessageBuffers::new(target.limits(), config.pages)?;
         let buffers = Classes::new(&config.data, config.pages)?;
         let awaiting = AwaitingBuffers::new(SecondBuffers::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
@@ -162,6 +167,8 @@ impl<S: BackingStores> Reactor<S> {
             accounts,
             capsules,
             admin_capsules,
+            messages,
+            workers: None,
             shared: SharedQueues::default(),
             awaiting,
             due: FairQueue::default(),
@@ -250,6 +257,12 @@ impl<S: BackingStores> Reactor<S> {
         self.resources.failures = Some(failures);
     }
 
+    /// Computations of authentications run on `workers`. Without any, every authentication fails.
+    pub fn set_workers(&mut self, workers: Arc<dyn ComputeWorkers>) {
+        let mailbox = self.mailbox.clone();
+        self.resources.workers = Some(Workers { workers, mailbox });
+    }
+
     /// Uses these counters from now on. Call it before there are connections.
     pub fn count_in(&mut self, counters: Arc<Counters>) {
         self.counters = counters;
@@ -281,6 +294,7 @@ impl<S: BackingStores> Reactor<S> {
             .chain([self.resources.capsules.region()])
             .chain(data)
             .chain([self.resources.admin_capsules.region()])
+            .chain([self.resources.messages.region()])
     }
 
     /// The backing stores.

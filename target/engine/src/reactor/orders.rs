@@ -12,6 +12,7 @@ use nvmeof_rdma::{Address, ListenerId};
 use nvmeof_target_core::{DisconnectReason, Disconnected};
 
 use super::{Listening, Reactor};
+use crate::computed::Computed;
 use crate::fair_queue::HostId;
 use crate::mailbox::Order;
 use crate::tag::{NO_SLOT, SlotId, Tag};
@@ -85,12 +86,22 @@ impl<S: BackingStores> Reactor<S> {
                     let _ = reply.send(self.snapshot(now));
                 }
                 Order::Detach { reply } => self.start_detaching(reply, now),
+                Order::Computed(computed) => self.computed(computed, now),
                 Order::Close { stores, reply } => {
                     for (store, claim) in stores {
                         self.retire_store(store, claim, reply.clone(), now);
                     }
                 }
             }
+        }
+    }
+
+    /// A computation has a result. Its queue may be closed already.
+    fn computed(&mut self, computed: Computed, now: Duration) {
+        if let Some((tag, result)) = computed.into_result() {
+            self.with_queue(tag.queue, now, |queue_pair, io| {
+                queue_pair.computed(tag.slot, result, io);
+            });
         }
     }
 

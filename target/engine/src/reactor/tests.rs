@@ -10,6 +10,7 @@
 mod aborting;
 mod accepting;
 mod addresses;
+mod authentication;
 mod before_connect;
 mod commit;
 mod connections;
@@ -50,8 +51,8 @@ use nvmeof_rdma_layers::Sharing;
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{
-    Fabric, Limits, Model, NamespaceSpec, PortSpec, ProtectionKeeper, ProtectionSave,
-    SavedProtection, SubsystemSpec, Target,
+    AuthenticationSpec, Fabric, Limits, Model, NamespaceSpec, PortSpec, ProtectionKeeper,
+    ProtectionSave, SavedProtection, SubsystemSpec, Target,
 };
 
 use super::{Reactor, ReactorConfig};
@@ -150,6 +151,17 @@ impl Bench {
         limits: Limits,
         wrap: impl FnOnce(Sim) -> Box<dyn Provider>,
     ) -> Self {
+        Self::authenticating(seed, config, limits, AuthenticationSpec::default(), wrap)
+    }
+
+    /// With hosts that have keys.
+    pub(super) fn authenticating(
+        seed: u64,
+        config: ReactorConfig,
+        limits: Limits,
+        keys: AuthenticationSpec,
+        wrap: impl FnOnce(Sim) -> Box<dyn Provider>,
+    ) -> Self {
         let net = SimNet::new(seed, SimConfig::default());
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         // The address of the second provider, if there is one.
@@ -162,6 +174,7 @@ impl Bench {
             ..SubsystemSpec::default()
         };
         let model = Model::build(limits, &ports, &[subsystem]).unwrap();
+        let model = model.with_authentication(keys);
         let mailbox = Mailbox::new().unwrap();
         let other = Mailbox::new().unwrap();
         let peers = Arc::from([other.clone(), mailbox.clone()]);

@@ -6,6 +6,8 @@
 //! and each retired backing store is closed when the last command in flight on it has
 //! completed.
 
+mod authentication;
+mod awaited_keys;
 mod drain;
 mod faults;
 mod fixed;
@@ -25,9 +27,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{Applied, Model, SaveError, Target};
+use nvmeof_target_core::{Applied, AuthenticationSpec, Model, SaveError, Target};
 use nvmeof_wire::Nqn;
 
+pub use authentication::{ControllerName, HostKeyState, OLD_KEY_NOTICE};
 pub use drain::{ANNOUNCE, ANNOUNCE_POLL, Drained};
 pub use faults::Faulted;
 pub use fixed::Fixed;
@@ -41,7 +44,8 @@ pub use waiting::{Waiting, WaitingObject};
 use crate::fault_counts::FaultCounts;
 use crate::open::model_of;
 use crate::ports::Port;
-use nvmeof_target_config::{Config, ConfigError, on_unusual_names};
+use awaited_keys::AwaitedKey;
+use nvmeof_target_config::{Config, ConfigError, UnreadKey, on_unusual_names};
 use pool::{NamespaceStore, Prepared};
 use served_ports::{NextServedPorts, ServedPorts};
 use snapshot::{Changing, Snapshot};
@@ -72,8 +76,27 @@ struct State {
     config: Arc<Config>,
     served_ports: ServedPorts,
     pool: Pool,
+    awaited_keys: Vec<AwaitedKey>,
     /// Whether all hosts are disconnected and no port listens.
     drained: Drained,
+}
+
+/// A configuration that can be served, as far as can be known before anything is changed.
+struct Checked {
+    stores: Prepared,
+    served_ports: NextServedPorts,
+    /// The keys of hosts.
+    keys: AuthenticationSpec,
+}
+
+/// Which key files a change reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFiles {
+    /// All: a key that was replaced in its file takes effect.
+    All,
+    /// Those of the hosts whose `[[host]]` the change adds or changes. Other hosts keep the keys
+    /// that are in effect, so that their files do not matter.
+    Changed,
 }
 
 /// How long the removal of a namespace waits until the removal of its write protection is saved.
@@ -108,6 +131,7 @@ impl Manager {
             config: Arc::new(config.clone()),
             served_ports: ServedPorts::new(config, ports),
             pool,
+            awaited_keys: Vec::new(),
             drained: Drained::No,
         };
         Self {
@@ -123,18 +147,53 @@ impl Manager {
         }
     }
 
-    /// The changes that [`apply`](Self::apply) of `config` would make. Opens and closes all new
-    /// backing stores to find errors; does not listen on new ports.
+    /// Waits for `unread` keys, which were not read at the start.
+    pub(crate) fn awaiting(self, unread: Vec<UnreadKey>) -> Self {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.awaited_keys = unread.into_iter().map(AwaitedKey::of).collect();
+        let snapshot = state.snapshot();
+        drop(state);
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        self
+    }
+
+    /// [`plan_with`](Self::plan_with) all key files.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
+        self.plan_with(config, KeyFiles::All)
+    }
+
+    /// The changes that [`apply_with`](Self::apply_with) of `config` would make. Opens and closes
+    /// all new backing stores to find errors; does not listen on new ports.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn plan_with(&self, config: &Config, files: KeyFiles) -> Result<Plan, ConfigError> {
         let mut state = self.lock();
-        let (stores, served_ports) = state.prepare(config, &self.reactors)?;
+        let served = self.target.model();
+        let Checked {
+            stores,
+            served_ports,
+            keys,
+        } = state.prepare(config, &self.reactors, served.authentication(), files)?;
         state.pool.release(&stores.fresh);
-        let model = model(config, &stores, &served_ports)?;
-        let changes = self.target.model().difference(&model);
-        Ok(Plan { changes })
+        let model = model(config, &stores, &served_ports, keys)?;
+        let mut remarks = state.remarks_on_hosts(config, files);
+        remarks.extend(self.remarks_on_keys_of(&model));
+        Ok(Plan {
+            changes: served.difference(&model),
+            remarks,
+        })
+    }
+
+    /// [`apply_with`](Self::apply_with) all key files.
+    ///
+    /// # Errors
+    /// [`ApplyError`], with file, line and key if the configuration is the cause.
+    pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
+        self.apply_with(config, KeyFiles::All)
     }
 
     /// Serves `config` from now on, completely or not at all.
@@ -148,13 +207,19 @@ impl Manager {
     ///
     /// # Errors
     /// [`ApplyError`], with file, line and key if the configuration is the cause.
-    pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
+    pub fn apply_with(&self, config: &Config, files: KeyFiles) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         state.drained.check()?;
-        let unusual = self.target.model().unusual_names();
+        let served = self.target.model();
+        let unusual = served.unusual_names();
         let unusual = config.unusual_names() - &unusual;
-        let (stores, mut served_ports) = state.prepare(config, &self.reactors)?;
-        let applied = match self.begin(config, &stores, &mut served_ports) {
+        let Checked {
+            stores,
+            mut served_ports,
+            keys,
+        } = state.prepare(config, &self.reactors, served.authentication(), files)?;
+        drop(served);
+        let applied = match self.begin(config, &stores, &mut served_ports, keys) {
             Ok(applied) => applied,
             Err(error) => {
                 let closing = self.reactors.close(&stores.fresh);
@@ -168,6 +233,8 @@ impl Manager {
         let closing = self.reactors.close(&stores.gone);
         let mut remarks = stores.remarks;
         remarks.extend(on_unusual_names(&unusual));
+        remarks.extend(state.remarks_on_hosts(config, files));
+        state.forget_awaited_keys(config, files);
         state.pool.commit(stores.next, closing);
         state.served_ports = served_ports.next;
         state.config = Arc::new(config.clone());
@@ -187,11 +254,12 @@ impl Manager {
         config: &Config,
         stores: &Prepared,
         served_ports: &mut NextServedPorts,
+        keys: AuthenticationSpec,
     ) -> Result<Applied, ApplyError> {
         let opened = self.reactors.open(&stores.fresh);
         opened.map_err(|failed| failed.of(config, &stores.places))?;
         served_ports.listen(config, &self.reactors)?;
-        let applied = model(config, stores, served_ports)
+        let applied = model(config, stores, served_ports, keys)
             .map_err(ApplyError::from)
             .and_then(|model| {
                 let applied = self.target.apply(model);
@@ -298,13 +366,24 @@ impl State {
         &mut self,
         config: &Config,
         reactors: &Reactors,
-    ) -> Result<(Prepared, NextServedPorts), ConfigError> {
+        served: &AuthenticationSpec,
+        files: KeyFiles,
+    ) -> Result<Checked, ConfigError> {
         self.fixed.check(config)?;
         self.pool.collect();
         let served_ports = self.served_ports.prepare(config, reactors)?;
+        // Reads the key files: what was checked is what will be served.
+        let keys = match files {
+            KeyFiles::All => config.authentication()?,
+            KeyFiles::Changed => config.authentication_since(&self.config, served)?,
+        };
         let stores = self.pool.prepare(config)?;
-        match model(config, &stores, &served_ports) {
-            Ok(_) => Ok((stores, served_ports)),
+        match model(config, &stores, &served_ports, keys.clone()) {
+            Ok(_) => Ok(Checked {
+                stores,
+                served_ports,
+                keys,
+            }),
             Err(error) => {
                 self.pool.release(&stores.fresh);
                 Err(error)
@@ -317,7 +396,8 @@ fn model(
     config: &Config,
     stores: &Prepared,
     served_ports: &NextServedPorts,
+    keys: AuthenticationSpec,
 ) -> Result<Model, ConfigError> {
     let stores = stores.next.iter().map(NamespaceStore::served);
-    model_of(config, stores, &served_ports.next.specs())
+    model_of(config, stores, &served_ports.next.specs(), keys)
 }

@@ -12,6 +12,8 @@ use nvmeof_target_config::ConfigError;
 pub struct Plan {
     /// The changes in order; empty if nothing differs.
     pub changes: Vec<Change>,
+    /// Remarks for the administrator, such as connected hosts that will need a key.
+    pub remarks: Vec<String>,
 }
 
 /// The changes that were made.
@@ -96,6 +98,7 @@ fn change(change: &Change, text: &str) -> Value {
             "subsystem": nqn.as_str(),
             "host": host.as_ref().map(|host| host.as_str()),
         }),
+        Subject::HostKey { host } => json!({ "host_key": host.as_str() }),
         Subject::Namespace { nqn, nsid } => json!({
             "subsystem": nqn.as_str(),
             "namespace": nsid,

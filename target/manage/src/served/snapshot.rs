@@ -1,15 +1,20 @@
 //! A snapshot of the state for queries, which do not wait for a change in progress.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use nvmeof_target_config::Config;
+use nvmeof_wire::Nqn;
 
 use super::State;
+use super::awaited_keys::AwaitedKey;
 use super::drain::Drained;
 use super::pool::NamespaceStore;
 use crate::ports::Port;
 
 /// The state as it was after the last change.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Snapshot {
     /// Ports that listen.
     pub(super) ports: Vec<Port>,
@@ -17,6 +22,12 @@ pub(super) struct Snapshot {
     pub(super) awaited_ports: Vec<Port>,
     pub(super) stores: Vec<NamespaceStore>,
     pub(super) drained: Drained,
+    /// The configuration that is served.
+    pub(super) config: Arc<Config>,
+    /// Keys that could not be read.
+    pub(super) awaited_keys: Vec<AwaitedKey>,
+    /// When old keys cease to be accepted, by host.
+    pub(super) old_key_ends: Vec<(Nqn, SystemTime)>,
 }
 
 /// The locked state. Its drop updates the snapshot.
@@ -66,6 +77,9 @@ impl State {
                 .collect(),
             stores: self.pool.stores().to_vec(),
             drained: self.drained.clone(),
+            config: Arc::clone(&self.config),
+            awaited_keys: self.awaited_keys.clone(),
+            old_key_ends: self.config.old_key_ends(),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod drain;
 mod faults;
+mod keys;
 mod providers;
 mod puppet;
 mod resize;

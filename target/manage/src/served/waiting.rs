@@ -1,5 +1,5 @@
-//! Configured objects that are not served yet: backing stores and addresses that were not
-//! available at the start.
+//! Configured objects that are not served yet: backing stores, addresses and key files that were
+//! not available at the start.
 //!
 //! ```text
 //!   start ── opens, listens ──────────────────────────► served
@@ -16,6 +16,7 @@ use std::sync::PoisonError;
 use nvmeof_backend::{Claim, OpenError, Spec};
 use nvmeof_rdma::Address;
 
+use super::awaited_keys::{AwaitedKey, ReadKeys};
 use super::drain::Drained;
 use super::pool::{NamespaceStore, StoreState};
 use super::{Manager, State};
@@ -23,7 +24,7 @@ use crate::open::{self, open_error};
 use crate::ports::Port;
 use crate::waits::WaitReason;
 use nvmeof_target_address::port_address;
-use nvmeof_target_config::ConfigError;
+use nvmeof_target_config::{ConfigError, HostKey};
 
 /// An object that waits. Displays as a name that does not change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,13 @@ pub enum WaitingObject {
     Port(String),
     /// Another listener: its key in the configuration.
     Listener(&'static str),
+    /// A file with a key.
+    HostKey {
+        /// NQN of the host.
+        host: String,
+        /// Which of its keys.
+        key: HostKey,
+    },
 }
 
 /// An object that waits, and its reason.
@@ -63,6 +71,7 @@ impl WaitingObject {
             Self::Namespace { .. } => "namespace",
             Self::Port(_) => "port",
             Self::Listener(_) => "listener",
+            Self::HostKey { .. } => "host_key",
         }
     }
 
@@ -110,7 +119,8 @@ impl Manager {
             path: None,
             waits: waits.clone(),
         });
-        stores.chain(ports).chain(listeners).collect()
+        let keys = snapshot.awaited_keys.iter().map(AwaitedKey::to_waiting);
+        stores.chain(ports).chain(listeners).chain(keys).collect()
     }
 
     /// Records that the listener with that key waits, or does not wait any more.
@@ -136,13 +146,14 @@ impl Manager {
             store.waiting().is_some() && due(&WaitingObject::of_store(store))
         };
         // Without the lock: opening may be slow.
-        let tried: Vec<(NamespaceStore, Result<Claim, NotServed>)> = self
-            .snapshot()
-            .stores
-            .iter()
-            .filter(is_due)
-            .map(|store| (store.clone(), store.try_claim()))
-            .collect();
+        let snapshot = self.snapshot();
+        let stores = snapshot.stores.iter().filter(is_due);
+        let tried = Tried {
+            stores: stores
+                .map(|store| (store.clone(), store.try_claim()))
+                .collect(),
+            keys: snapshot.read_keys(&due),
+        };
         let served = self.settle(&mut self.lock(), tried, &due);
         for what in &served {
             tracing::info!("{what} is available and served");
@@ -153,18 +164,18 @@ impl Manager {
         !served.is_empty()
     }
 
-    /// Serves the backing stores that could be opened, and listens on ports that are due. Returns
-    /// the objects that are served now.
+    /// Serves the backing stores that could be opened, accepts the keys that could be read, and
+    /// listens on ports that are due. Returns the objects that are served now.
     fn settle(
         &self,
         state: &mut State,
-        tried: Vec<(NamespaceStore, Result<Claim, NotServed>)>,
+        tried: Tried,
         due: impl Fn(&WaitingObject) -> bool,
     ) -> Vec<WaitingObject> {
         state.pool.collect();
         let mut next = state.pool.stores().to_vec();
         let (mut fresh, mut served) = (Vec::new(), Vec::new());
-        for (before, claim) in tried {
+        for (before, claim) in tried.stores {
             let same = |store: &NamespaceStore| {
                 store.number == before.number && store.configured == before.configured
             };
@@ -206,12 +217,15 @@ impl Manager {
             served.extend(listening.iter().map(WaitingObject::of_port));
         }
         let stores = next.iter().map(NamespaceStore::served);
-        let model = open::model_of(&state.config, stores, &served_ports.specs());
+        // The keys in use: only a change reads their files again.
+        let mut keys = self.target.model().authentication().clone();
+        served.extend(state.settle_keys(tried.keys, &mut keys));
+        let model = open::model_of(&state.config, stores, &served_ports.specs(), keys);
         match model {
             // The limits of the target did not change.
             Ok(model) => drop(self.target.apply(model)),
             Err(error) => {
-                tracing::error!("cannot serve a backing store that is available now: {error}");
+                tracing::error!("cannot serve an object that is available now: {error}");
             }
         }
         self.reactors.poll_all();
@@ -232,6 +246,12 @@ impl NamespaceStore {
     }
 }
 
+/// The results of attempts.
+struct Tried {
+    stores: Vec<(NamespaceStore, Result<Claim, NotServed>)>,
+    keys: ReadKeys,
+}
+
 /// Why a backing store that waits is not served.
 enum NotServed {
     Open(OpenError),
@@ -245,6 +265,7 @@ impl fmt::Display for WaitingObject {
             Self::Namespace { nqn, nsid } => write!(f, "namespace {nsid} of {nqn}"),
             Self::Port(address) => write!(f, "port {address}"),
             Self::Listener(key) => write!(f, "listener {key}"),
+            Self::HostKey { host, key } => write!(f, "{} of host {host}", key.name()),
         }
     }
 }

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use nvmeof_e2e::{Ended, Setup, ctl, free_port, image, managed};
+use nvmeof_e2e::{
+    Ended, OTHER_KEY, Setup, ctl, free_port, image, key_file, key_file_with, managed,
+};
 
 use super::all_documents;
 use super::spans::spans;
@@ -22,6 +24,13 @@ const BEFORE: &[(&str, &str)] = &[
     ("port set", "port add ADDRESS"),
     ("referral remove", "referral add ADDRESS"),
     ("forget", "namespace add null:1M --nsid 21"),
+    ("host remove-key", "host set-key HOST --key-file FIRST"),
+    ("host rotate-key", "host set-key HOST --key-file FIRST"),
+    ("host remove-old-key", "host set-key HOST --key-file FIRST"),
+    (
+        "host remove-old-key",
+        "host rotate-key HOST --key-file PATH",
+    ),
 ];
 
 /// The objects of the verbs of `ctl`.
@@ -56,7 +65,10 @@ fn filled(setup: &Setup, port: u16, verb: &str, command: &str) -> String {
         "GROUP" | "NSID" | "NUMBER" => "1".to_owned(),
         "HOST" | "NQN" => NQN.to_owned(),
         "KEY=VALUE" => setting(verb).to_owned(),
+        "FIRST" => setup.path("first.key").display().to_string(),
+        "PATH" if command.contains("-key ") => setup.path("second.key").display().to_string(),
         "PATH" => setup.path("second.img").display().to_string(),
+        "DATE" => "2999-12-31".to_owned(),
         "SIZE" => "1G".to_owned(),
         "STATE" => "non-optimized".to_owned(),
         // `--subsystem … …`: of a namespace.
@@ -83,6 +95,8 @@ fn done(command: &str) -> Ended {
         .access(&format!("allowed_hosts = ['{NQN}']"))
         .file(1 << 20);
     image(&setup.path("second.img"), 2, 1 << 20);
+    key_file(&setup.path("first.key"));
+    key_file_with(&setup.path("second.key"), OTHER_KEY);
     let (target, port) = (setup.start(), free_port());
     let (verb, _) = verb(command);
     for (of, before) in BEFORE.iter().filter(|(of, _)| *of == verb) {

@@ -194,8 +194,9 @@ impl Scene {
             port_id(0),
             ports[0]
         );
-        // The second port has the ID of its position.
-        let setup = managed().head(&head).port(ports[1]).file(16 << 20);
+        // Without an ID of its own, the second port would take ID 1 when the first one is removed.
+        let setup = managed().head(&head).port(ports[1]).port_id(port_id(1));
+        let setup = setup.file(16 << 20);
         let target = Some(setup.start());
         let proxies = ports
             .iter()

@@ -7,10 +7,12 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
+use nvmeof_dhchap::SystemRandom;
 use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
 use nvmeof_target_core::{
     Action, Event, Executed, IoKind, IoOp, Order, ProtectionSave, Queue, Request, Response, Target,
 };
+use nvmeof_wire::auth::GroupId;
 use nvmeof_wire::cm;
 use nvmeof_wire::fabrics::{Connect, ConnectData, PropertyAccess};
 use nvmeof_wire::opcode::Opcode;
@@ -185,6 +187,19 @@ impl Host {
         };
         let which = script.index(lane.pending.len());
         let (mut request, action) = lane.pending.swap_remove(which);
+        let action = match action {
+            Action::Compute(work) => {
+                // Exponentiations take too long.
+                let result = match work.group() {
+                    GroupId::NULL => work.run(&mut SystemRandom),
+                    _ => work.not_run("a fuzz target exponentiates nothing"),
+                };
+                let event = Event::Computed(result);
+                let action = lane.queue.step(self.now, &mut request, event);
+                return self.handle(at, request, action);
+            }
+            action => action,
+        };
         let mut buffer;
         let event = match &action {
             Action::AwaitSave(keeping) => match keeping.outcome() {
@@ -229,7 +244,9 @@ impl Host {
         let max_transfer = self.target.limits().max_transfer;
         let lane = &mut self.lanes[at];
         match action {
-            Action::Fuse | Action::AwaitSave(_) => lane.pending.push((request, action)),
+            Action::Fuse | Action::AwaitSave(_) | Action::Compute(_) => {
+                lane.pending.push((request, action));
+            }
             Action::PullBehind { remote } => {
                 assert!(remote.len <= 4096, "{remote:?}");
                 lane.pending.push((request, action));

@@ -22,6 +22,8 @@ pub(super) struct Lost {
     pub(super) calls: Vec<OpId>,
     /// The sibling that executes the reset.
     via: Option<Connection>,
+    /// Siblings that do not reset it.
+    refused: Vec<Connection>,
 }
 
 /// Calls of admin queues: this bit, twice the number of the lost controller, and whether it
@@ -37,6 +39,7 @@ impl Lost {
             fence: Fence::new(identity, None, now),
             calls: Vec::new(),
             via: None,
+            refused: Vec::new(),
         }
     }
 
@@ -73,8 +76,9 @@ impl Multipath {
     }
 
     fn poll_fence(&mut self, number: u64, now: Duration) -> Result<bool, Wrong> {
-        let siblings: Vec<Connection> = self.connections().collect();
+        let mut siblings: Vec<Connection> = self.connections().collect();
         let lost = self.lost.get_mut(&number).unwrap();
+        siblings.retain(|sibling| !lost.refused.contains(sibling));
         match lost.fence.poll(now, !siblings.is_empty()) {
             FenceStep::Wait => Ok(false),
             FenceStep::Reset(reset) => {
@@ -155,7 +159,9 @@ impl Multipath {
         if early && status.is_success() {
             result |= CrossControllerReset::IMMEDIATE;
         }
-        lost.fence.reset_completed(now, status, result);
+        if lost.fence.reset_completed(now, status, result).is_some() {
+            lost.refused.push(sibling);
+        }
         let at = lost.at;
         self.say(format_args!(
             "reset of {at:?} by {sibling:?}: {status} {result}"

@@ -165,7 +165,7 @@ impl Multipath {
         };
         let shapes = std::slice::from_ref(&plan.disk);
         let disks = Disks::new(net.clone(), dice.roll(), shapes, plan.temper.clone());
-        if plan.mode.without == Some(Mechanism::RangeLocks) {
+        if plan.mode.lacks(Mechanism::RangeLocks) {
             disks.disable_range_locks();
         }
         let paths: Vec<Host> = (0..)
@@ -887,6 +887,10 @@ impl Multipath {
             return Err(Wrong::Broken(format!(
                 "the host disconnected, but the target still has {controllers} controllers"
             )));
+        }
+        // A call that was sent again over another path may be in progress on the lost one.
+        if self.disks.oldest().is_some() {
+            return Ok(false);
         }
         self.reactors.check_free()?;
         self.phase = Phase::Over;

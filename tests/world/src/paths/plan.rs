@@ -97,9 +97,9 @@ impl Plan {
                 in_capsule: [0, 4096][dice.below(2)],
                 connect_timeout: MILLI(500),
                 traffic_keep_alive: dice.happens(OneIn(2)),
-                quiesce_time_s: match mode.without {
-                    Some(Mechanism::QuiesceTime) => WRONG_QUIESCE_TIME_S,
-                    _ => QUIESCE_TIME_S,
+                quiesce_time_s: match mode.lacks(Mechanism::QuiesceTime) {
+                    true => WRONG_QUIESCE_TIME_S,
+                    false => QUIESCE_TIME_S,
                 },
                 ..Limits::default()
             },
@@ -119,7 +119,7 @@ impl Plan {
             },
             temper: Temper {
                 latency: MICRO(5)..=MICRO([200, 5000][dice.below(2)]),
-                stalls: stalls(dice, mode.without),
+                stalls: stalls(dice, mode),
                 eio: OneIn(0),
                 enospc: OneIn(0),
                 room: 2 + dice.below(64),
@@ -190,12 +190,12 @@ fn path(dice: &mut Dice, faults: Faults) -> HostShape {
 }
 
 /// The share of operations that stall, and for how long at most.
-fn stalls(dice: &mut Dice, without: Option<Mechanism>) -> (OneIn, Duration) {
+fn stalls(dice: &mut Dice, mode: Mode) -> (OneIn, Duration) {
     let share = OneIn([15, 40, 100][dice.below(3)]);
     let longest = [MILLI(300), MILLI(1200), LONGEST_STALL][dice.below(3)];
-    match without {
-        Some(Mechanism::QuiesceTime) => (OneIn(15), WRONG_STALL),
-        _ => (share, longest),
+    match mode.lacks(Mechanism::QuiesceTime) {
+        true => (OneIn(15), WRONG_STALL),
+        false => (share, longest),
     }
 }
 

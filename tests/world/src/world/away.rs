@@ -97,7 +97,9 @@ impl World {
             return Ok(());
         }
         self.reactors.send(Mail::POLL);
-        let applied = self.target.apply(model(&self.plan, &self.away));
+        let applied = self
+            .target
+            .apply(model(&self.plan, &self.away, self.keys.as_ref()));
         let applied = applied.map_err(|error| Wrong(error.to_string()))?;
         if applied.changes.len() != 1 || !applied.disconnected.is_empty() {
             return Err(Wrong(format!(

@@ -21,6 +21,9 @@ impl World {
         }
         self.done = done;
         let mut progress = progress.map_err(Wrong)?;
+        if let Some(refusal) = self.hosts[at].refusal.take() {
+            return Err(Wrong(format!("host {at} has its key, but {refusal}")));
+        }
         if self.hosts[at].changes != changes {
             let state = self.hosts[at].phase();
             let why = self
@@ -28,7 +31,11 @@ impl World {
                 .without_place(&std::mem::take(&mut self.hosts[at].why));
             let why = without_addresses(&why);
             self.say(format_args!("host {at} is {state} {why}"));
+            self.check_lost_host(at, &why)?;
             self.connected_after_losses(at);
+        }
+        if self.hosts[at].is_up() {
+            self.up_at[at] = now;
         }
         if self.phase == Phase::Work {
             progress |= self.make_calls(at, now)?;
@@ -137,6 +144,19 @@ impl World {
             self.piece_verified(pending.ns, pending.range.end);
         }
         checked.map_err(|Wrong(what)| Wrong(format!("{what} ({pending:?})")))
+    }
+}
+
+impl World {
+    /// Without faults, no host that proves its key loses its connections, whatever imposters do.
+    fn check_lost_host(&self, at: usize, why: &str) -> Result<(), Wrong> {
+        let may_leave = self.keys.is_none() || self.phase != Phase::Work;
+        if may_leave || !self.plan.is_peaceful() || !self.hosts[at].is_closing() {
+            return Ok(());
+        }
+        Err(Wrong(format!(
+            "host {at} was lost without a disturbance: {why}"
+        )))
     }
 }
 

@@ -15,14 +15,18 @@ impl World {
     pub(super) fn advance_phase(&mut self, now: Duration) -> Result<bool, Wrong> {
         match self.phase {
             Phase::Work => {
-                if self.make_trouble(now)? || self.remove_namespaces(now)? {
+                let changed = self.make_trouble(now)?
+                    || self.remove_namespaces(now)?
+                    || self.change_keys(now)?;
+                if changed {
                     return Ok(true);
                 }
                 let quota = self.hosts.iter().map(|host| host.shape.calls);
                 let all_made = quota.zip(&self.made).all(|(quota, made)| quota == *made);
                 let all_ended = self.calls.is_empty();
                 let none_left = self.next_fault == self.plan.faults.len()
-                    && self.away.next == self.plan.removals.len();
+                    && self.away.next == self.plan.removals.len()
+                    && self.keys_are_done();
                 if all_made && all_ended && none_left {
                     return Ok(self.come_to_rest());
                 }
@@ -30,6 +34,7 @@ impl World {
             }
             Phase::Calm => {
                 let rest = self.later.is_empty()
+                    && self.key_changes.is_empty()
                     && self.reactors.run()
                     && self.draining.is_none()
                     && self
@@ -39,6 +44,7 @@ impl World {
                     && self.oracle.unsettled() == 0;
                 if rest {
                     self.say(format_args!("all calls have completed"));
+                    self.check_keys_are_current()?;
                     self.phase = Phase::Verify { ns: 0, block: 0 };
                 }
                 Ok(rest)
@@ -58,6 +64,7 @@ impl World {
         for host in &mut self.hosts {
             host.behave();
         }
+        self.imposters.leave();
         true
     }
 
@@ -185,6 +192,7 @@ impl World {
             self.check_host_buffers(at)?;
         }
         self.check_errors()?;
+        self.count_authentications();
         self.say(format_args!("all resources are released"));
         self.phase = Phase::Over;
         Ok(true)

@@ -10,6 +10,7 @@ use nvmeof_rdma::{Address, Provider};
 use nvmeof_target_core::Target;
 use nvmeof_target_engine::{LoopAction, Mail, Mailbox, Reactor, ReactorConfig, sleep, step};
 
+use super::Workers;
 use crate::disk::{DiskHandle, Disks};
 use crate::oracle::Wrong;
 
@@ -80,6 +81,18 @@ impl Reactors {
         addrs: &[Address],
         now: Duration,
     ) -> Self {
+        Self::with_workers(config, target, disks, (providers, addrs), None, now)
+    }
+
+    /// The same, with workers for authentications.
+    pub(crate) fn with_workers(
+        config: &ReactorConfig,
+        target: &Target,
+        disks: &Disks,
+        (providers, addrs): (Vec<Box<dyn Provider>>, &[Address]),
+        workers: Option<&Workers>,
+        now: Duration,
+    ) -> Self {
         let mailboxes: Vec<_> = providers.iter().map(|_| Mailbox::new().unwrap()).collect();
         let peers: Arc<[Mailbox]> = mailboxes.clone().into();
         let mut reactors = Self::default();
@@ -87,6 +100,9 @@ impl Reactors {
             let (stores, peers) = (disks.open(), Arc::clone(&peers));
             let (config, target) = (config.clone(), target.clone());
             let mut reactor = Reactor::new(config, target, stores, mailbox, peers).unwrap();
+            if let Some(workers) = workers {
+                reactor.set_workers(Arc::new(workers.clone()));
+            }
             reactors.all_free = reactor.free_buffers();
             let provider = reactor.add_provider(provider).unwrap();
             for addr in addrs {

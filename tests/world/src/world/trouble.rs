@@ -57,7 +57,8 @@ impl World {
                     let keep_alive = self.hosts[host].shape.keep_alive;
                     // The end of a stall heals the network too.
                     let stalls = self.plan.net.chances.stall != OneIn(0);
-                    if self.hosts.len() == 1 && !keep_alive.is_zero() && !stalls {
+                    let alone = self.hosts.len() == 1 && self.imposters.are_none();
+                    if alone && !keep_alive.is_zero() && !stalls {
                         let heals = self.heals;
                         let by = now + self.time_to_forget(keep_alive);
                         self.at(by, Undo::MustBeForgotten { heals });
@@ -183,6 +184,8 @@ impl World {
             return;
         }
         self.reactors = Reactors::default();
+        self.workers.crash();
+        self.count_authentications();
         self.say(format_args!("target crashes"));
         self.disks.crash();
         self.oracle.crash();

@@ -37,6 +37,10 @@ pub(super) const PACKAGES: &[Package] = &[
                 "usr/share/doc/nvmeof-target/examples/block-device.conf",
             ),
             (
+                "systemd/credentials.conf",
+                "usr/share/doc/nvmeof-target/examples/credentials.conf",
+            ),
+            (
                 "systemd/folder.conf",
                 "usr/share/doc/nvmeof-target/examples/folder.conf",
             ),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nvmeof_initiator_core::fence::{Sibling, choose_sibling};
+use nvmeof_initiator_core::fence::{ResetRefusal, Sibling, choose_sibling};
 use nvmeof_initiator_core::{ControllerInfo, Fence, FenceMethod, FenceStep, LostController};
 use nvmeof_rdma::Address;
 use nvmeof_wire::log::controllers::CONTROLLER_ENTRY_LEN;
@@ -21,6 +21,8 @@ pub(super) struct Fences {
     asked: Vec<Asked>,
     /// Commands that a controller did not complete in time, since the last that it completed.
     unanswered: Vec<(Incarnation, u32)>,
+    /// Controllers without Cross-Controller Reset.
+    incapable: Vec<Incarnation>,
 }
 
 #[derive(Debug)]
@@ -32,6 +34,8 @@ struct Fencing {
     fence: Fence,
     /// The sibling that executes the reset.
     via: Option<Incarnation>,
+    /// Siblings that do not reset it.
+    refused: Vec<Incarnation>,
     /// When it may take its next step: a sibling that requests steps without an end does not keep
     /// the host busy.
     step_at: Duration,
@@ -75,6 +79,7 @@ impl Fences {
             incarnation,
             fence: Fence::new(&LostController::of(info, keep_alive), quiesce, now),
             via: None,
+            refused: Vec::new(),
             step_at: now,
         });
     }
@@ -90,7 +95,11 @@ impl Fences {
             FenceNews::Notice => its.for_each(|one| one.fence.notified(now)),
             FenceNews::Reset(of, status, result) => {
                 for one in its.filter(|one| one.incarnation == of) {
-                    one.fence.reset_completed(now, status, result);
+                    match one.fence.reset_completed(now, status, result) {
+                        Some(ResetRefusal::ThisController) => one.refused.push(via),
+                        Some(ResetRefusal::AnyController) => self.incapable.push(via),
+                        None => {}
+                    }
                 }
             }
             // Completed entries are in the page once only: it is for all that `via` resets.
@@ -120,8 +129,10 @@ impl Fences {
         for at in 0..self.all.len() {
             self.step(at, now, live);
         }
+        let incapable = &self.incapable;
         let fenced = |one: &mut Fencing| {
-            let FenceStep::Fenced(method) = one.fence.poll(now, !live.is_empty()) else {
+            let has_sibling = one.has_sibling(live, incapable);
+            let FenceStep::Fenced(method) = one.fence.poll(now, has_sibling) else {
                 return None;
             };
             let (addr, cntlid) = (one.addr, one.cntlid);
@@ -166,7 +177,9 @@ impl Fences {
         self.asked
             .retain(|one| is_live(one.via) && now < one.deadline);
         self.unanswered.retain(|(via, _)| is_live(*via));
+        self.incapable.retain(|via| is_live(*via));
         for one in &mut self.all {
+            one.refused.retain(|via| is_live(*via));
             if one
                 .via
                 .is_some_and(|via| !is_live(via) || late.contains(&via))
@@ -181,7 +194,8 @@ impl Fences {
         let Some(one) = self.all.get_mut(at).filter(|one| now >= one.step_at) else {
             return;
         };
-        let via = match one.fence.poll(now, !live.is_empty()) {
+        let has_sibling = one.has_sibling(live, &self.incapable);
+        let via = match one.fence.poll(now, has_sibling) {
             FenceStep::Wait | FenceStep::Fenced(_) => return,
             FenceStep::Reset(reset) => {
                 one.step_at = now + PAUSE;
@@ -190,6 +204,7 @@ impl Fences {
                     let mut unanswered = unanswered.filter(|(via, _)| *via == it.incarnation);
                     Sibling {
                         is_same_path: *path == one.path,
+                        has_refused: one.is_refused_by(it.incarnation, &self.incapable),
                         is_busy: self.asked.iter().any(|asked| asked.via == it.incarnation),
                         unanswered: unanswered.next().map_or(0, |(_, count)| *count),
                     }
@@ -227,6 +242,17 @@ impl Fencing {
     fn lose_sibling(&mut self, now: Duration) {
         self.via = None;
         self.fence.sibling_lost(now);
+    }
+
+    /// Whether `sibling` does not reset it, or resets none.
+    fn is_refused_by(&self, sibling: Incarnation, incapable: &[Incarnation]) -> bool {
+        self.refused.contains(&sibling) || incapable.contains(&sibling)
+    }
+
+    /// Whether a live controller may reset it.
+    fn has_sibling(&self, live: &[(usize, &mut Controller)], incapable: &[Incarnation]) -> bool {
+        let refuses = |it: &Controller| self.is_refused_by(it.incarnation, incapable);
+        live.iter().any(|(_, it)| !refuses(it))
     }
 }
 

@@ -2,6 +2,7 @@
 //! It is correct unless [`Manners`] has faults.
 #![allow(
     dead_code,
+    unused_imports,
     missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,6 +11,8 @@
     clippy::cast_possible_truncation,
     reason = "shared test code"
 )]
+
+mod authentication;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -48,8 +51,13 @@ pub(crate) struct Manners {
     pub(crate) reject: Option<(u16, cm::RejectStatus)>,
     /// Completes Connect with this status and result.
     pub(crate) connect: Option<(Status, u64)>,
+    /// Completes Connect with a Keep Alive Timeout with this status and result.
+    pub(crate) keep_alive: Option<(Status, u64)>,
     /// Never completes I/O commands.
     pub(crate) silent: bool,
+    /// Closes all connections, once, instead of executing the I/O command with this number, from 0
+    /// on.
+    pub(crate) hangs_up_at: Option<usize>,
     /// Maps the memory of a read, if possible, keeps it, and does not complete the read.
     pub(crate) keeps: bool,
     /// Keeps I/O commands until [`Fake::release`].
@@ -60,6 +68,8 @@ pub(crate) struct Manners {
     pub(crate) status: Option<Status>,
     /// Never completes Keep Alive.
     pub(crate) deaf: bool,
+    /// Keeps messages of authentications until [`Fake::release`].
+    pub(crate) stalls_messages: bool,
     /// Maximum I/O queues to grant.
     pub(crate) queues: Option<u16>,
     /// Finds a difference in each fused Compare and Write, and completes the second command
@@ -74,7 +84,13 @@ pub(crate) struct Manners {
     pub(crate) features: Option<(Status, u32)>,
     /// Completes Identify of this structure and namespace with this status.
     pub(crate) identify: Option<(Cns, u32, Status)>,
+    /// Requires authentication of queues that connect.
+    pub(crate) authentication: Option<Requirement>,
+    /// Sends DH-HMAC-CHAP_Success1 without a response of its own (RVALID is 0).
+    pub(crate) omits_response: bool,
 }
+
+pub(crate) use authentication::{Requirement, key, keys};
 
 /// What the target reports about itself.
 #[derive(Clone, Debug)]
@@ -103,6 +119,8 @@ pub(crate) struct Persona {
 pub(crate) enum Resets {
     /// With Invalid Command Opcode.
     Unsupported,
+    /// With Invalid Field in Command, as for a controller that it does not know.
+    Refused,
     /// With Immediate Reset Successful.
     Immediate,
     /// Not at all.
@@ -196,7 +214,10 @@ pub(crate) struct Fake<P> {
     first_half: Option<Sqe>,
     /// Commands that are held, with their in-capsule data.
     held: Vec<(QpId, Sqe, Vec<u8>)>,
+    /// Messages that are kept.
+    stalled: Vec<(QpId, Sqe, Vec<u8>)>,
     queues: HashMap<QpId, QueueState>,
+    pub(crate) authentications: authentication::Authentications,
     jobs: HashMap<u64, Job>,
     next_job: u64,
     capsules: Pool,
@@ -215,6 +236,7 @@ struct QueueState {
 enum Job {
     Connect(QpId, Sqe),
     Write(QpId, Sqe),
+    Authenticate(QpId, Sqe),
     /// Nothing: a send or the write before it.
     None,
 }
@@ -252,7 +274,9 @@ impl<P: Provider> Fake<P> {
             kept: Vec::new(),
             first_half: None,
             held: Vec::new(),
+            stalled: Vec::new(),
             queues: HashMap::new(),
+            authentications: authentication::Authentications::default(),
             jobs: HashMap::new(),
             next_job: 1,
             capsules,
@@ -287,11 +311,16 @@ impl<P: Provider> Fake<P> {
         true
     }
 
-    /// Executes the commands that were held, and holds no more.
+    /// Executes the commands that were held, and handles the messages that were kept; holds and
+    /// keeps no more.
     pub(crate) fn release(&mut self) {
         self.manners.holds = false;
         for (qp, sqe, in_capsule) in std::mem::take(&mut self.held) {
             self.execute(qp, &sqe, &in_capsule);
+        }
+        self.manners.stalls_messages = false;
+        for (qp, sqe, message) in std::mem::take(&mut self.stalled) {
+            self.authenticate(qp, &sqe, &message);
         }
         self.provider.submit(self.now);
     }
@@ -352,15 +381,33 @@ impl<P: Provider> Fake<P> {
                         let buf = completion.buf.unwrap();
                         self.finish_write(qp, &sqe, &buf);
                     }
+                    Some(Job::Authenticate(qp, sqe)) => {
+                        let message = completion.buf.unwrap();
+                        match self.manners.stalls_messages {
+                            true => self.stalled.push((qp, sqe, message.to_vec())),
+                            false => self.authenticate(qp, &sqe, &message),
+                        }
+                    }
                     Some(Job::None) | None => {}
                 }
             }
             Event::Closed { qp, .. } => {
                 self.queues.remove(&qp);
+                self.authentications.remove(qp);
                 self.event_requests.retain(|(of, _)| *of != qp);
             }
             _ => {}
         }
+    }
+
+    fn authenticate(&mut self, qp: QpId, sqe: &Sqe, message: &[u8]) {
+        let status = self.authentications.sent(qp, message, self.now);
+        self.respond(qp, sqe, status, 0);
+    }
+
+    /// Messages that are kept.
+    pub(crate) fn stalled(&self) -> usize {
+        self.stalled.len()
     }
 
     fn on_capsule(&mut self, qp: QpId, capsule: &[u8]) {
@@ -373,6 +420,8 @@ impl<P: Provider> Fake<P> {
         let qid = queue.qid;
         if sqe.opcode == opcode::FABRICS {
             self.fabrics(qp, &sqe);
+        } else if self.authentications.refuses(qp, qid) {
+            self.respond(qp, &sqe, Status::AUTHENTICATION_REQUIRED, 0);
         } else if qid == 0 {
             self.admin(qp, &sqe);
         } else {
@@ -383,6 +432,14 @@ impl<P: Provider> Fake<P> {
     fn fabrics(&mut self, qp: QpId, sqe: &Sqe) {
         match FcType::of(sqe) {
             FcType::CONNECT => self.pull(qp, sqe, Job::Connect(qp, *sqe)),
+            FcType::AUTH_SEND => self.pull(qp, sqe, Job::Authenticate(qp, *sqe)),
+            FcType::AUTH_RECEIVE => {
+                let mut message = self.authentications.receive(qp, self.now);
+                if self.manners.omits_response && message[..2] == [1, 3] {
+                    message[8] = 0;
+                }
+                self.push(qp, sqe, &message);
+            }
             FcType::PROPERTY_GET => {
                 let value = match PropertyAccess::parse(sqe).property {
                     Property::CAP => Cap::new(128, 500, Cap::CSS_NVM).0,
@@ -408,11 +465,14 @@ impl<P: Provider> Fake<P> {
         let connect = Connect::parse(sqe);
         assert_eq!(connect.qid.get(), self.queues[&qp].qid);
         assert_eq!(connect.sqsize.get() + 1, self.queues[&qp].size);
-        let (status, result) = self.manners.connect.unwrap_or_else(|| {
-            let result = ConnectResult {
-                cntlid: self.persona.cntlid,
-                authreq: 0,
-            };
+        let of_keep_alive = self.manners.keep_alive.filter(|_| connect.kato.get() > 0);
+        let refusal = self.manners.connect.or(of_keep_alive);
+        let (status, result) = refusal.unwrap_or_else(|| {
+            let required = self.manners.authentication.as_ref();
+            let result = ConnectResult::new(self.persona.cntlid, required.is_some());
+            if let Some(requirement) = required {
+                self.authentications.require(qp, requirement, self.now);
+            }
             (Status::SUCCESS, result.to_result())
         });
         if status.is_success() && connect.qid.get() == 0 {
@@ -501,6 +561,7 @@ impl<P: Provider> Fake<P> {
                 self.resets.push(CrossControllerReset::parse(sqe).icid);
                 let (status, result) = match self.persona.resets {
                     Resets::Unsupported => (Status::INVALID_OPCODE.with_dnr(), 0),
+                    Resets::Refused => (Status::INVALID_FIELD.with_dnr(), 0),
                     Resets::Immediate => (Status::SUCCESS, CrossControllerReset::IMMEDIATE),
                     Resets::Silent => return,
                 };
@@ -555,6 +616,10 @@ impl<P: Provider> Fake<P> {
     }
 
     fn io(&mut self, qp: QpId, sqe: &Sqe, in_capsule: &[u8]) {
+        if self.manners.hangs_up_at == Some(self.served.len()) {
+            self.manners.hangs_up_at = None;
+            return self.hang_up();
+        }
         self.served.push(sqe.opcode.0);
         match self.manners.holds {
             true => self.held.push((qp, *sqe, in_capsule.to_vec())),

@@ -167,6 +167,51 @@ async fn requested_retry_delay_ends_at_the_limit_with_the_buffer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn call_that_was_executed_in_part_says_so_at_its_limit() {
+    let targets = targets(1);
+    targets[0].change(|fake| fake.persona.crdt1 = 600);
+    let scene = Scene::connected(&targets, MultipathOptions::default()).await;
+    // Of two commands, the second one is refused.
+    let refusal = Status::NAMESPACE_NOT_READY.with_retry_delay(1);
+    targets[0].change(move |fake| fake.manners.fails_at = Some((1128, refusal)));
+    let disk = scene.disk.with_timeout(LIMIT);
+    let from = [Range {
+        slba: 0,
+        count: 256,
+    }];
+    let copied = disk.copy(&from, 1000, WriteOptions::default()).await;
+    let error = timed_out(&copied.unwrap_err());
+    assert_eq!(error.waiting_for, Awaited::RetryDelay);
+    assert!(error.may_have_executed, "the first command succeeded");
+    // One command, which is not said to be without effect.
+    let failure = Status::INTERNAL_ERROR.with_retry_delay(1);
+    targets[0].change(move |fake| fake.manners.status = Some(failure));
+    let failed = write(&scene, Some(LIMIT)).await;
+    let error = timed_out(&failed.error);
+    assert_eq!(error.waiting_for, Awaited::RetryDelay);
+    assert!(error.may_have_executed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limit_that_passed_before_the_call_names_its_submission() {
+    let targets = targets(1);
+    let scene = Scene::connected(&targets, MultipathOptions::default()).await;
+    let failed = write(&scene, Some(Duration::ZERO)).await;
+    assert_eq!(timed_out(&failed.error).waiting_for, Awaited::Submission);
+    assert!(failed.buf.is_some() && !failed.error.outcome_is_unknown());
+    let disk = scene.disk.with_timeout(Duration::ZERO);
+    let calls = [
+        disk.flush().await,
+        disk.verify(0, 1).await,
+        disk.write_zeroes(0, 1, ZeroOptions::default()).await,
+    ];
+    for error in calls.map(Result::unwrap_err) {
+        assert_eq!(timed_out(&error).waiting_for, Awaited::Submission);
+    }
+    assert!(targets[0].change(|fake| fake.served.is_empty()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn retries_are_counted_by_cause() {
     let targets = targets(2);
     let scene = Scene::connected(&targets, MultipathOptions::default()).await;

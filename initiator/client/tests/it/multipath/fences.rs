@@ -69,3 +69,30 @@ async fn refused_reset_is_replaced_by_time() {
     assert_eq!(scene.event(fenced).await, (0, method));
     assert_eq!(targets[1].change(|fake| fake.resets.clone()), [1]);
 }
+
+/// A refusal concerns one sibling, and one lost controller unless the sibling has no such command.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_by_one_sibling_leaves_resets_to_the_others() {
+    for (answer, requested) in [
+        (Resets::Refused, &[1, 4][..]),
+        (Resets::Unsupported, &[1][..]),
+    ] {
+        let targets = targets(4);
+        for target in &targets {
+            target.change(|fake| {
+                fake.persona.has_instance = true;
+                fake.persona.resets = Resets::Immediate;
+            });
+        }
+        targets[1].change(move |fake| fake.persona.resets = answer);
+        let mut scene = Scene::connected(&targets, MultipathOptions::default()).await;
+        for lost in [0, 3] {
+            targets[lost].change(lose);
+            assert_eq!(scene.event(fenced).await, (lost, BY_RESET), "{answer:?}");
+        }
+        let resets = targets[2].change(|fake| fake.resets.clone());
+        assert_eq!(resets, [1, 4], "{answer:?}");
+        let resets = targets[1].change(|fake| fake.resets.clone());
+        assert_eq!(resets, requested, "{answer:?}");
+    }
+}

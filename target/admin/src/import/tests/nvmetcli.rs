@@ -157,7 +157,7 @@ fn nonstandard_nqns_and_link_local_addresses_are_imported() {
         ],
     });
     let bytes = saved.to_string();
-    let (text, report) = converted(Path::new("a"), bytes.as_bytes(), Probe(&nowhere)).unwrap();
+    let (text, report) = of_bytes("a", bytes.as_bytes(), &nowhere).unwrap();
     assert_eq!(report.losses(), 0, "{}", remarks(&report));
     assert!(report.is_good, "{}", remarks(&report));
     let notes = remarks(&report);

@@ -12,6 +12,8 @@ pub(super) struct Late {
     inner: Sim,
     /// Whether it withholds them now.
     withholds: Arc<AtomicBool>,
+    /// Whether it withholds those of writes, with their buffers, as well.
+    writes: bool,
     withheld: Vec<Event>,
 }
 
@@ -20,7 +22,16 @@ impl Late {
         Self {
             inner,
             withholds: Arc::clone(withholds),
+            writes: false,
             withheld: Vec::new(),
+        }
+    }
+
+    /// Withholds completions of writes as well.
+    pub(super) fn with_writes(self) -> Self {
+        Self {
+            writes: true,
+            ..self
         }
     }
 }
@@ -35,12 +46,16 @@ impl Provider for Late {
         let busy = self.inner.poll(now, &mut found);
         self.withheld.append(&mut found);
         let withholds = self.withholds.load(Ordering::Relaxed);
-        let is_send =
-            |event: &Event| matches!(event, Event::Completion(one) if one.kind == WorkKind::Send);
+        let writes = self.writes;
+        let is_late = |event: &Event| match event {
+            Event::Completion(one) if one.kind == WorkKind::Send => true,
+            Event::Completion(one) => writes && one.kind == WorkKind::Write,
+            _ => false,
+        };
         let all = std::mem::take(&mut self.withheld);
         let (later, now): (Vec<_>, Vec<_>) = all
             .into_iter()
-            .partition(|event| withholds && is_send(event));
+            .partition(|event| withholds && is_late(event));
         self.withheld = later;
         events.extend(now);
         busy

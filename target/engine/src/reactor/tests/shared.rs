@@ -169,7 +169,7 @@ fn rejected_connection_leaves_no_resources() {
         shared_receives: 64,
         ..few_buffers()
     };
-    let registers = 4;
+    let registers = 5;
     let mut bench = Bench::over(7, config, limits(), |sim| {
         let faults = Faults {
             script: vec![(registers, Injected::Refuse)],

@@ -29,7 +29,15 @@ pub(super) fn manager(text: &str, timeout: Duration) -> (Arc<Manager>, Mailbox) 
     let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
     let known = Remembered::default();
     let pool = Pool::new(&config, open_present(&config).unwrap(), &known).unwrap();
-    let target = Target::new(model_of(&config, pool.served(), &specs).unwrap());
+    let target = Target::new(
+        model_of(
+            &config,
+            pool.served(),
+            &specs,
+            config.authentication().unwrap(),
+        )
+        .unwrap(),
+    );
     let mailbox = Mailbox::new().unwrap();
     let mailboxes: Arc<[Mailbox]> = [mailbox.clone()].into();
     let means = ProviderFactory::new(1, 64);
