@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use nvmeof_initiator_core::dhchap::{HostKeys, SystemRandom};
 use nvmeof_initiator_core::{
-    Ask, Command, CommandCompletion, ControllerEvent, ControllerInfo, Direction, EventQueue,
-    IoLimits, KeepAlive, KeepAliveStep, Next, Setup, SetupConfig, SetupError, Shutdown, admin,
+    Ask, Command, ControllerEvent, ControllerInfo, Direction, EventQueue, IoLimits, KeepAlive,
+    KeepAliveStep, Next, Setup, SetupConfig, SetupError, Shutdown, admin,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
-use nvmeof_wire::Status;
 use nvmeof_wire::admin::{LogId, NSID_ALL};
 use nvmeof_wire::aer::AsyncEvent;
 use nvmeof_wire::log::ChangedNamespaces;
@@ -331,24 +330,14 @@ impl AdminQueue {
     }
 
     fn on_step_done(&mut self, call: &Done, now: Duration) {
-        let completion = match &call.result {
-            Ok(result) => CommandCompletion {
-                status: Status::SUCCESS,
-                result: *result,
-            },
-            Err(Error::Command(error)) => CommandCompletion {
-                status: error.status,
-                result: error.result,
-            },
+        let Some(completion) = call.completion() else {
             // The connection is lost, and has the reason.
-            Err(_) => {
-                if let Phase::Setup(setup) = &self.phase
-                    && let Some(error) = setup.closed()
-                {
-                    self.connection.explain(|addr| Error::setup(addr, 0, error));
-                }
-                return;
+            if let Phase::Setup(setup) = &self.phase
+                && let Some(error) = setup.closed()
+            {
+                self.connection.explain(|addr| Error::setup(addr, 0, error));
             }
+            return;
         };
         match &mut self.phase {
             Phase::Setup(setup) => {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use nvmeof_initiator_core::{Blocks, Command, Range, blocks};
+use nvmeof_initiator_core::{Blocks, Command, CommandCompletion, Range, blocks};
 use nvmeof_memory::Buf;
+use nvmeof_wire::Status;
 
 use crate::Error;
 
@@ -58,6 +59,23 @@ pub struct Done {
     pub result: Result<u64, Error>,
     /// The operation, if the call failed: to send it again.
     pub work: Option<Box<Work>>,
+}
+
+impl Done {
+    /// How its only command completed; `None` if the connection was lost before.
+    pub(super) fn completion(&self) -> Option<CommandCompletion> {
+        match &self.result {
+            Ok(result) => Some(CommandCompletion {
+                status: Status::SUCCESS,
+                result: *result,
+            }),
+            Err(Error::Command(error)) => Some(CommandCompletion {
+                status: error.status,
+                result: error.result,
+            }),
+            Err(_) => None,
+        }
+    }
 }
 
 /// Why a call was refused.

@@ -8,12 +8,11 @@ use std::time::Duration;
 use nvmeof_initiator_core::dhchap::{HostKeys, SystemRandom};
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
 use nvmeof_initiator_core::{
-    Ask, Authentication, AuthenticationStep, CommandCompletion, ControllerInfo, IoLimits, Names,
-    QueueShape, SetupError,
+    Ask, Authentication, AuthenticationStep, ControllerInfo, IoLimits, Names, QueueShape,
+    SetupError,
 };
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{Address, Provider, QpOwner, Refused};
-use nvmeof_wire::Status;
 use nvmeof_wire::auth::MAX_MESSAGE;
 use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
@@ -405,17 +404,9 @@ impl IoQueue {
     }
 
     fn on_step_done(&mut self, call: &Done) -> Result<(), SetupError> {
-        let completion = match &call.result {
-            Ok(result) => CommandCompletion {
-                status: Status::SUCCESS,
-                result: *result,
-            },
-            Err(Error::Command(error)) => CommandCompletion {
-                status: error.status,
-                result: error.result,
-            },
+        let Some(completion) = call.completion() else {
             // The connection is lost, and has the reason.
-            Err(_) => return Ok(()),
+            return Ok(());
         };
         if let Some(authentication) = &mut self.authentication {
             let data = call.buf.as_deref().unwrap_or_default();

@@ -16,12 +16,9 @@ use std::thread;
 use std::time::Duration;
 
 use nvmeof_initiator_core::dhchap::{HostKeys, Refusal, SystemRandom, Work, WorkError, WorkResult};
-use nvmeof_initiator_core::{
-    Ask, Authentication, AuthenticationStep, CommandCompletion, IoLimits, Names, SetupError,
-};
+use nvmeof_initiator_core::{Ask, Authentication, AuthenticationStep, IoLimits, Names, SetupError};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::Refused;
-use nvmeof_wire::Status;
 use nvmeof_wire::auth::{GroupId, MAX_MESSAGE};
 
 use super::call::{Call, CallTimeout, Done, SubmitError};
@@ -156,19 +153,11 @@ impl Reauthentication {
 
     /// A message has completed.
     pub(super) fn on_done(&mut self, call: &Done, connection: &mut Connection, now: Duration) {
-        let completion = match &call.result {
-            Ok(result) => CommandCompletion {
-                status: Status::SUCCESS,
-                result: *result,
-            },
-            Err(Error::Command(error)) => CommandCompletion {
-                status: error.status,
-                result: error.result,
-            },
-            // The connection is lost, which `poll` finds.
-            Err(_) => return,
-        };
         let Some(running) = &mut self.running else {
+            return;
+        };
+        let Some(completion) = call.completion() else {
+            // The connection is lost, which `poll` finds.
             return;
         };
         let data = call.buf.as_deref().unwrap_or_default();

@@ -489,30 +489,17 @@ impl Transfers {
             return Ok(());
         }
         let buf = transfer.memory.take_back(provider).map_err(|_busy| BUSY)?;
-        // Destructured, so that the other fields are not moved.
-        let Transfer {
-            user,
-            result,
-            work,
-            timeout,
-            history,
-            ..
-        } = self.calls.remove(flight.transfer);
-        match result {
-            Ok(_) => done.push(Done {
-                user,
-                buf,
-                result,
-                work: None,
-            }),
-            Err(error) => {
-                let call = Call {
-                    work,
-                    buf,
+        match std::mem::replace(&mut transfer.result, Ok(0)) {
+            Err(error) => self.not_succeeded(flight.transfer, buf, error, done),
+            result => {
+                // Destructured, so that the other fields are not moved.
+                let Transfer { user, .. } = self.calls.remove(flight.transfer);
+                done.push(Done {
                     user,
-                    timeout,
-                };
-                self.not_succeeded(call, history, error, done);
+                    buf,
+                    result,
+                    work: None,
+                });
             }
         }
         if !self.unfinished.is_empty() {
@@ -523,9 +510,28 @@ impl Transfers {
 
     /// A call failed. It is kept if the controller wants the queue to authenticate first.
     #[cold]
-    fn not_succeeded(&mut self, call: Call, history: History, error: Error, done: &mut Vec<Done>) {
+    fn not_succeeded(
+        &mut self,
+        index: usize,
+        buf: Option<Buf>,
+        error: Error,
+        done: &mut Vec<Done>,
+    ) {
+        let Transfer {
+            user,
+            work,
+            timeout,
+            history,
+            ..
+        } = self.calls.remove(index);
         let is_refused = matches!(&error, Error::Command(failed)
             if failed.status.is(Status::AUTHENTICATION_REQUIRED) && !failed.status.dnr());
+        let call = Call {
+            work,
+            buf,
+            user,
+            timeout,
+        };
         if !is_refused || !self.keeps_refused || history.refusals >= MAX_REFUSALS {
             return done.push(failed(call, error));
         }
@@ -670,6 +676,18 @@ impl Transfer {
 
     /// Records the completion of the command of a part.
     fn note(&mut self, part: (u64, u64), completion: CommandCompletion) {
+        if !completion.status.is_success() {
+            return self.note_failure(part, completion);
+        }
+        self.history.may_have_executed = true;
+        if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {
+            *result = completion.result;
+        }
+    }
+
+    /// Of several failures, the one with the lowest block is kept.
+    #[cold]
+    fn note_failure(&mut self, part: (u64, u64), completion: CommandCompletion) {
         // The other command of a fused operation was not executed either.
         let unexecuted = [
             Status::AUTHENTICATION_REQUIRED,
@@ -678,16 +696,6 @@ impl Transfer {
         if !unexecuted.iter().any(|it| completion.status.is(*it)) {
             self.history.may_have_executed = true;
         }
-        if !completion.status.is_success() {
-            self.note_failure(part, completion);
-        } else if let (Work::Single(_), Ok(result)) = (&self.work, &mut self.result) {
-            *result = completion.result;
-        }
-    }
-
-    /// Of several failures, the one with the lowest block is kept.
-    #[cold]
-    fn note_failure(&mut self, part: (u64, u64), completion: CommandCompletion) {
         let place = match &self.work {
             Work::Single(command) => command.place(),
             Work::Blocks(blocks) => Some(blocks.place(part.0, part.1)),
