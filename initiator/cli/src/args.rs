@@ -505,6 +505,22 @@ impl Subsystem {
         Ok(self.options_at(self.target.addr()?, self.keys.read()?))
     }
 
+    /// Options of a connection over each path, with what `complete` adds.
+    fn paths(
+        &self,
+        complete: impl Fn(&mut ConnectOptions),
+    ) -> Result<Vec<ConnectOptions>, Failure> {
+        warn_if_unusual("subsystem", &self.nqn);
+        let addrs = self.target.addrs()?.into_iter();
+        let keys = self.keys.read()?;
+        let paths = addrs.map(|addr| {
+            let mut options = self.options_at(addr, keys.clone());
+            complete(&mut options);
+            options
+        });
+        Ok(paths.collect())
+    }
+
     fn options_at(&self, addr: Address, keys: Option<Arc<HostKeys>>) -> ConnectOptions {
         let mut options = ConnectOptions::new(addr, self.nqn);
         options.io_queues = 0;
@@ -532,16 +548,10 @@ impl IoQueues {
 impl Io {
     /// Options of a connection for I/O over each path.
     pub(crate) fn paths(&self) -> Result<Vec<ConnectOptions>, Failure> {
-        warn_if_unusual("subsystem", &self.subsystem.nqn);
-        let addrs = self.subsystem.target.addrs()?.into_iter();
-        let keys = self.subsystem.keys.read()?;
-        let paths = addrs.map(|addr| {
-            let mut options = self.subsystem.options_at(addr, keys.clone());
+        self.subsystem.paths(|options| {
             options.io_queues = self.queues.nr_io_queues;
             options.queue_size = self.queue_size;
-            options
-        });
-        Ok(paths.collect())
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use nvmeof_initiator::ConnectOptions;
 
 use super::numbers::{number, seconds, size};
-use super::{IoQueues, Reconnects, Subsystem, paths, warn_if_unusual};
+use super::{IoQueues, Reconnects, Subsystem, paths};
 use crate::failure::Failure;
 
 /// `bench`
@@ -55,16 +55,10 @@ pub(crate) struct Bench {
 impl Bench {
     /// Options of a connection over each path.
     pub(crate) fn paths(&self) -> Result<Vec<ConnectOptions>, Failure> {
-        warn_if_unusual("subsystem", &self.subsystem.nqn);
-        let addrs = self.subsystem.target.addrs()?.into_iter();
-        let keys = self.subsystem.keys.read()?;
-        let paths = addrs.map(|addr| {
-            let mut options = self.subsystem.options_at(addr, keys.clone());
+        self.subsystem.paths(|options| {
             options.io_queues = self.queues.nr_io_queues;
             options.in_capsule = self.in_capsule;
-            options
-        });
-        Ok(paths.collect())
+        })
     }
 }
 

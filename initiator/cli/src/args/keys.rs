@@ -14,35 +14,9 @@ use super::numbers::number;
 use crate::failure::Failure;
 use crate::format::Format;
 
-/// Keys of a connection.
+/// The key of this host.
 #[derive(Args)]
-pub(crate) struct Keys {
-    /// Key of this host for in-band authentication (DH-HMAC-CHAP): its text, or
-    /// @FILE, @- for standard input. The text is visible in the process list
-    #[arg(
-        short = 'S',
-        long,
-        value_name = "KEY",
-        env = "NVMEOF_DHCHAP_SECRET",
-        hide_env_values = true
-    )]
-    pub(crate) dhchap_secret: Option<String>,
-    /// Key of the controller, which then has to prove it: its text or @FILE
-    #[arg(
-        short = 'C',
-        long,
-        value_name = "KEY",
-        env = "NVMEOF_DHCHAP_CTRL_SECRET",
-        hide_env_values = true,
-        requires = "dhchap_secret"
-    )]
-    pub(crate) dhchap_ctrl_secret: Option<String>,
-}
-
-/// Keys of a connection to a discovery service. Few of them have a key, so the variable with the
-/// controller's key, which serves the connections to subsystems, does not apply.
-#[derive(Args)]
-pub(crate) struct DiscoveryKeys {
+pub(crate) struct HostKey {
     /// Key of this host for in-band authentication (DH-HMAC-CHAP): its text, or
     /// @FILE, @- for standard input. The text is visible in the process list
     #[arg(
@@ -53,6 +27,31 @@ pub(crate) struct DiscoveryKeys {
         hide_env_values = true
     )]
     dhchap_secret: Option<String>,
+}
+
+/// Keys of a connection.
+#[derive(Args)]
+pub(crate) struct Keys {
+    #[command(flatten)]
+    host: HostKey,
+    /// Key of the controller, which then has to prove it: its text or @FILE
+    #[arg(
+        short = 'C',
+        long,
+        value_name = "KEY",
+        env = "NVMEOF_DHCHAP_CTRL_SECRET",
+        hide_env_values = true,
+        requires = "dhchap_secret"
+    )]
+    dhchap_ctrl_secret: Option<String>,
+}
+
+/// Keys of a connection to a discovery service. Few of them have a key, so the variable with the
+/// controller's key, which serves the connections to subsystems, does not apply.
+#[derive(Args)]
+pub(crate) struct DiscoveryKeys {
+    #[command(flatten)]
+    host: HostKey,
     /// Key of the discovery service, which then has to prove it: its text or @FILE
     #[arg(short = 'C', long, value_name = "KEY", requires = "dhchap_secret")]
     dhchap_ctrl_secret: Option<String>,
@@ -122,31 +121,28 @@ impl std::fmt::Debug for CheckKey {
 impl Keys {
     /// The keys, if there are any.
     pub(crate) fn read(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
-        keys(
-            self.dhchap_secret.as_deref(),
-            self.dhchap_ctrl_secret.as_deref(),
-        )
+        self.host.with(self.dhchap_ctrl_secret.as_deref())
     }
 }
 
 impl DiscoveryKeys {
     /// The keys, if there are any.
     pub(crate) fn read(&self) -> Result<Option<Arc<HostKeys>>, Failure> {
-        keys(
-            self.dhchap_secret.as_deref(),
-            self.dhchap_ctrl_secret.as_deref(),
-        )
+        self.host.with(self.dhchap_ctrl_secret.as_deref())
     }
 }
 
-fn keys(host: Option<&str>, controller: Option<&str>) -> Result<Option<Arc<HostKeys>>, Failure> {
-    let Some(host) = host else {
-        return Ok(None);
-    };
-    let host = key("--dhchap-secret", host)?;
-    let controller = controller.map(|text| key("--dhchap-ctrl-secret", text));
-    let controller = controller.transpose()?.map(Arc::new);
-    Ok(Some(Arc::new(HostKeys::new(Arc::new(host), controller))))
+impl HostKey {
+    /// The keys, if there are any, with that of the controller.
+    fn with(&self, controller: Option<&str>) -> Result<Option<Arc<HostKeys>>, Failure> {
+        let Some(host) = &self.dhchap_secret else {
+            return Ok(None);
+        };
+        let host = key("--dhchap-secret", host)?;
+        let controller = controller.map(|text| key("--dhchap-ctrl-secret", text));
+        let controller = controller.transpose()?.map(Arc::new);
+        Ok(Some(Arc::new(HostKeys::new(Arc::new(host), controller))))
+    }
 }
 
 impl GenKey {
