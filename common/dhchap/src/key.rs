@@ -49,18 +49,23 @@ pub enum KeyError {
     Memory(#[from] MemoryError),
 }
 
-const PREFIX: &str = "DHHC-1:";
 const CRC_LEN: usize = 4;
 /// Valid lengths of a key in bytes.
 const LENGTHS: [usize; 3] = [32, 48, 64];
 
 impl Key {
+    /// The beginning of the text form.
+    pub const PREFIX: &str = "DHHC-1:";
+
     /// Parses the text form. White space around it is ignored.
     ///
     /// # Errors
     /// [`KeyError`], which does not contain the text.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
-        let rest = text.trim().strip_prefix(PREFIX).ok_or(KeyError::Form)?;
+        let rest = text
+            .trim()
+            .strip_prefix(Self::PREFIX)
+            .ok_or(KeyError::Form)?;
         let (transformation, rest) = rest.split_once(':').ok_or(KeyError::Form)?;
         let encoded = rest.strip_suffix(':').ok_or(KeyError::Form)?;
         let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -132,7 +137,7 @@ impl Key {
         // Writing to a string does not fail.
         let _ = fmt::Write::write_fmt(
             &mut *text,
-            format_args!("{PREFIX}{transformation:02x}:{}:", encoded.as_str()),
+            format_args!("{}{transformation:02x}:{}:", Self::PREFIX, encoded.as_str()),
         );
         text
     }

@@ -1,6 +1,7 @@
 //! Secrets: bytes that are not printed, do not reach a core dump, and are erased after use.
 
 use std::fmt;
+use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
@@ -61,6 +62,29 @@ impl Secret {
         secret
     }
 
+    /// Reads `from` to its end, or its first `most` bytes, without a copy elsewhere. `None`: it is
+    /// empty.
+    ///
+    /// # Errors
+    /// That of `from`, or as [`zeroed`](Self::zeroed).
+    pub fn read(mut from: impl io::Read, most: usize) -> io::Result<Option<Self>> {
+        let mut all = Self::zeroed(most).map_err(io::Error::other)?;
+        let mut len = 0;
+        while let Some(rest) = all.expose_mut().get_mut(len..).filter(|it| !it.is_empty()) {
+            match from.read(rest) {
+                Ok(0) => break,
+                Ok(count) => len += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let read = all.expose_mut().get_mut(..len).unwrap_or_default();
+        match read.is_empty() {
+            true => Ok(None),
+            false => Self::take(read).map(Some).map_err(io::Error::other),
+        }
+    }
+
     /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -116,6 +140,28 @@ mod tests {
         assert_eq!(secret.expose(), b"0123456789abcdef");
         assert_eq!(format!("{secret:?}"), "Secret(16 bytes)");
         assert!(matches!(Secret::take(&mut []), Err(MemoryError::Empty)));
+    }
+
+    #[test]
+    fn bytes_are_read_to_the_end_or_to_the_limit() {
+        /// One byte at a time, with interruptions.
+        struct Slow<'a>(&'a [u8], bool);
+        impl io::Read for Slow<'_> {
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                self.1 = !self.1;
+                if self.1 {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+                let len = buf.len().min(1);
+                io::Read::read(&mut self.0, &mut buf[..len])
+            }
+        }
+        let read = |most| Secret::read(Slow(b"secret", false), most).unwrap().unwrap();
+        assert_eq!(read(100).expose(), b"secret");
+        assert_eq!(read(3).expose(), b"sec");
+        assert!(Secret::read(Slow(b"", false), 9).unwrap().is_none());
+        let failing = std::fs::File::open("/").unwrap();
+        assert!(Secret::read(failing, 9).is_err());
     }
 
     /// The kernel says of each mapping whether core dumps omit it: `dd` in VmFlags.

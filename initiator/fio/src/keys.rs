@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Source<'a> {
 }
 
 /// Longest file of a key in bytes: a key has at most 107 characters.
-const MAX_FILE: u64 = 4096;
+const MAX_FILE: usize = 4096;
 
 /// The keys, if there are any. `host` and `controller` are the options of the job, and `variable`
 /// returns the value of an environment variable.
@@ -75,7 +75,7 @@ impl Source<'_> {
                         Some(Err(error)) => Some(Err(io::Error::other(error))),
                         None => None,
                     };
-                    let secret = file.unwrap_or_else(|| keep(&mut value));
+                    let secret = file.unwrap_or_else(|| keep(&mut value).map(Some));
                     (self.variable.to_owned(), secret)
                 }
             },
@@ -84,26 +84,16 @@ impl Source<'_> {
             let why = nvmeof_rdma::explain(&error);
             wrong(format!("{name}: cannot read the key: {why}"))
         })?;
-        let text = str::from_utf8(secret.expose()).unwrap_or_default();
+        let bytes = secret.as_ref().map(Secret::expose).unwrap_or_default();
+        let text = str::from_utf8(bytes).unwrap_or_default();
         let key = Key::parse(text).map_err(|error| wrong(format!("{name}: {error}")))?;
         Ok(Some(Arc::new(key)))
     }
 }
 
-fn read_file(path: &str) -> io::Result<Secret> {
-    let mut file = File::open(path)?.take(MAX_FILE);
-    // It does not grow, which would leave copies. White space around a key is ignored.
-    let mut text = vec![b' '; usize::try_from(MAX_FILE).unwrap_or_default()];
-    let mut rest = text.as_mut_slice();
-    let read = loop {
-        match file.read(rest) {
-            Ok(0) => break Ok(()),
-            Ok(read) => rest = rest.get_mut(read..).unwrap_or_default(),
-            Err(error) => break Err(error),
-        }
-    };
-    let secret = keep(&mut text)?;
-    read.map(|()| secret)
+/// The start of a file, which is `None` if it is empty.
+fn read_file(path: &str) -> io::Result<Option<Secret>> {
+    Secret::read(File::open(path)?, MAX_FILE)
 }
 
 /// Moves `text` to memory that core dumps omit, and erases it.

@@ -1,7 +1,7 @@
 //! Bodies of requests (`...In`) and responses (`...Out`).
 
 use nvmeof_target_core::{
-    Authenticated, AuthenticationCounts, AuthenticationOutcome, Disconnected, KeyState,
+    Authenticated, AuthenticationCounts, AuthenticationOutcome, Disconnected,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -304,29 +304,14 @@ pub struct AuthenticationOut {
     pub two_way: bool,
 }
 
-impl AuthenticationOut {
-    /// The values of `key`.
-    pub const KEYS: [&'static str; 3] = ["current", "old", "removed"];
-}
-
 impl From<Authenticated> for AuthenticationOut {
     fn from(authenticated: Authenticated) -> Self {
         Self {
-            key: key_state(authenticated.key).to_owned(),
+            key: authenticated.key.name().to_owned(),
             hash: authenticated.hash.name().to_owned(),
             group: authenticated.group.name().to_owned(),
             two_way: authenticated.is_mutual,
         }
-    }
-}
-
-/// One of [`AuthenticationOut::KEYS`].
-#[must_use]
-pub fn key_state(key: KeyState) -> &'static str {
-    match key {
-        KeyState::Current => "current",
-        KeyState::Old => "old",
-        KeyState::Removed => "removed",
     }
 }
 

@@ -406,7 +406,19 @@ impl Edit {
         }
     }
 
-    /// What a change of the keys of a host replaces or removes.
+    /// What a change of the keys of a host replaces or removes, if it is recorded.
+    #[must_use]
+    pub fn replaces(&self) -> Option<&KeyFiles> {
+        match self {
+            Self::HostSetKey(HostKeys { replaces, .. })
+            | Self::HostRotateKey { replaces, .. }
+            | Self::HostRemoveOldKey { replaces, .. }
+            | Self::HostRemoveKey { replaces, .. } => replaces.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// As [`replaces`](Self::replaces), to be recorded.
     pub fn replaces_mut(&mut self) -> Option<&mut Option<KeyFiles>> {
         match self {
             Self::HostSetKey(HostKeys { replaces, .. })
@@ -471,9 +483,6 @@ impl Slot<'_> {
     }
 }
 
-/// The beginning of a key, which somebody may give in place of the path of its file.
-pub const KEY_PREFIX: &str = "DHHC-1:";
-
 /// The file of a key in parentheses; never a key.
 fn in_file(path: &str) -> String {
     match path.contains(KEY_PREFIX) {
@@ -490,6 +499,15 @@ fn named(host: &str) -> &str {
     }
 }
 
+/// The beginning of a key, which somebody may give in place of the path of its file.
+pub const KEY_PREFIX: &str = nvmeof_dhchap::Key::PREFIX;
+
+/// The subsystem after its object, if it is given.
+fn of(subsystem: &Option<String>) -> String {
+    let name = subsystem.as_ref();
+    name.map_or_else(String::new, |nqn| format!(" of {nqn}"))
+}
+
 impl fmt::Display for HostKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", named(&self.host), in_file(&self.key_file))
@@ -499,10 +517,6 @@ impl fmt::Display for HostKeys {
 impl Edit {
     /// Writes a change of a host.
     fn write_host(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |subsystem: &Option<String>| match subsystem {
-            Some(nqn) => format!(" of {nqn}"),
-            None => String::new(),
-        };
         match self {
             Self::HostAllow { subsystem, host } => {
                 write!(f, "host allow {}{}", named(host), of(subsystem))
@@ -525,10 +539,6 @@ impl Edit {
 
 impl fmt::Display for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |subsystem: &Option<String>| match subsystem {
-            Some(nqn) => format!(" of {nqn}"),
-            None => String::new(),
-        };
         let is = |value: &Option<String>| value.clone().unwrap_or_default();
         match self {
             Self::SubsystemAdd { nqn, .. } => write!(f, "subsystem add {nqn}"),

@@ -5,20 +5,17 @@
 
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
-use nvmeof_dhchap::{Key, KeyError};
+use nvmeof_dhchap::{Key, KeyError, Secret};
 use nvmeof_rdma::explain;
-use zeroize::Zeroizing;
 
 /// Prefix of the name of a service credential, in place of a path.
-const CREDENTIAL: &str = "credential:";
-/// The beginning of a key, which must not be in the configuration.
-const KEY: &str = "DHHC-1:";
+pub const CREDENTIAL: &str = "credential:";
 /// Longest file in bytes. A key has at most 107 characters.
 const LONGEST: usize = 4096;
 /// Longest name of a file (`NAME_MAX`).
@@ -39,7 +36,7 @@ impl<'a> KeyFile<'a> {
     /// # Errors
     /// The rule that `text` violates. If it is a key, the message does not contain it.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
-        if text.contains(KEY) {
+        if text.contains(Key::PREFIX) {
             return Err(
                 "must be the path of a file, but is a key; store the key in a file that only the \
                  user of the target can read, replace it by another one if others could read this \
@@ -158,10 +155,10 @@ fn check_access(metadata: &Metadata, uid: u32) -> Result<(), String> {
 }
 
 fn read_key(file: File) -> Result<Key, String> {
-    let mut buf = Zeroizing::new(vec![0; LONGEST + 1]);
-    let len = read_up_to(file, &mut buf).map_err(|error| unreadable(&error))?;
-    let text = match buf.get(..len).unwrap_or_default().trim_ascii_end() {
-        _ if len > LONGEST => {
+    let read = Secret::read(file, LONGEST + 1).map_err(|error| unreadable(&error))?;
+    let bytes = read.as_ref().map(Secret::expose).unwrap_or_default();
+    let text = match bytes.trim_ascii_end() {
+        _ if bytes.len() > LONGEST => {
             return Err(format!(
                 "has more than {LONGEST} bytes; must be one line with a key"
             ));
@@ -174,20 +171,6 @@ fn read_key(file: File) -> Result<Key, String> {
     };
     let text = std::str::from_utf8(text).map_err(|_| KeyError::Form);
     text.and_then(Key::parse).map_err(|error| error.to_string())
-}
-
-/// Fills `buf` from the file; returns the number of bytes, which is less at the end of the file.
-fn read_up_to(mut file: File, buf: &mut [u8]) -> io::Result<usize> {
-    let mut len = 0;
-    while let Some(rest) = buf.get_mut(len..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest) {
-            Ok(0) => break,
-            Ok(count) => len += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(len)
 }
 
 #[cfg(test)]

@@ -54,6 +54,7 @@ pub use cores::Cores;
 pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
 pub use host::HostKey;
+pub use key_file::CREDENTIAL;
 pub use metrics::MetricsConfig;
 pub use names::on_unusual_names;
 use provider::ValueError;

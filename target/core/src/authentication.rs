@@ -55,6 +55,9 @@ impl std::fmt::Display for Authenticated {
 }
 
 impl KeyState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Current, Self::Old, Self::Removed];
+
     /// What `key` is by `policy`. Every key is compared, in constant time.
     fn of(key: &Key, policy: Option<&Policy>) -> Self {
         let is = |one: Option<&Arc<Key>>| one.is_some_and(|one| one.equals(key));

@@ -165,7 +165,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-target-api",
-        ours: &["nvmeof-rdma", "nvmeof-target-core"],
+        ours: &["nvmeof-dhchap", "nvmeof-rdma", "nvmeof-target-core"],
         system: true,
     },
     Rule {

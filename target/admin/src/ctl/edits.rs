@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use nvmeof_target_api::{Edit, HostKeys, NamespaceAdd};
-use nvmeof_target_config::is_relative;
+use nvmeof_target_config::{CREDENTIAL, is_relative};
 
 /// Commands for one kind of object, with `--plan`.
 #[derive(Debug, Args)]
@@ -252,9 +252,6 @@ fn key_file(path: &str) -> Result<String, String> {
     let path = std::path::absolute(path).map_err(|error| error.to_string())?;
     Ok(path.display().to_string())
 }
-
-/// The beginning of the name of a service credential, in place of a path.
-const CREDENTIAL: &str = "credential:";
 
 #[derive(Debug, Args)]
 pub(super) struct Allow {

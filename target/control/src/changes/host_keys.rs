@@ -14,14 +14,12 @@ use super::document::{Document, EditError, is, refusal, remove};
 use super::keeper::Keeper;
 use super::{ChangeError, Outcome};
 use nvmeof_target_api::{Edit, HostKeys, KEY_PREFIX, KeyFiles};
-use nvmeof_target_config::{Config, RELATIVE};
+use nvmeof_target_config::{CREDENTIAL, Config, RELATIVE};
 
 const KEY: &str = "key_file";
 const OLD_KEY: &str = "old_key_file";
 const OLD_UNTIL: &str = "old_key_until";
 const CONTROLLER_KEY: &str = "controller_key_file";
-/// The beginning of the name of a service credential, in place of a path.
-const CREDENTIAL: &str = "credential:";
 
 /// Applies an edit of the keys of a host to `all` tables of hosts, or leaves them unchanged.
 ///
@@ -31,7 +29,7 @@ const CREDENTIAL: &str = "credential:";
 pub(super) fn make(all: &mut ArrayOfTables, edit: &Edit) -> Result<(), EditError> {
     let host = edit.host_of_keys().unwrap_or_default();
     let present = all.iter().find(|table| is(table, "nqn", host));
-    if let Some(replaced) = replaces(edit) {
+    if let Some(replaced) = edit.replaces() {
         let found = concerned(present, edit);
         let is_made = is_made(present, edit);
         if found != *replaced && !is_made {
@@ -105,17 +103,6 @@ pub(super) fn record(present: Option<&Table>, edit: &mut Edit) {
     let found = concerned(present, edit);
     if let Some(replaces) = edit.replaces_mut() {
         *replaces = Some(found);
-    }
-}
-
-/// What the edit recorded.
-fn replaces(edit: &Edit) -> Option<&KeyFiles> {
-    match edit {
-        Edit::HostSetKey(HostKeys { replaces, .. })
-        | Edit::HostRotateKey { replaces, .. }
-        | Edit::HostRemoveOldKey { replaces, .. }
-        | Edit::HostRemoveKey { replaces, .. } => replaces.as_ref(),
-        _ => None,
     }
 }
 
@@ -263,18 +250,19 @@ pub(super) fn replaced(
     key_file: &str,
     given: Option<&str>,
 ) -> Result<String, EditError> {
-    let path = |table: &Table, key| table.get(key).and_then(Item::as_str).map(str::to_owned);
-    let Some(present) = present else {
-        return none(host);
-    };
-    if let Some(old) = path(present, OLD_KEY) {
+    let KeyFiles {
+        key_file: current,
+        old_key_file: old,
+        ..
+    } = files(present);
+    if let Some(old) = old {
         let what = format!(
             "host {host} still has the old key {old}; `ctl host remove-old-key {}` removes it",
             ShellWord(host)
         );
         return refusal(OLD_KEY, what);
     }
-    let Some(old) = path(present, KEY) else {
+    let Some(old) = current else {
         return none(host);
     };
     if old == key_file {

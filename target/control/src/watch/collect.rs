@@ -8,16 +8,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nvmeof_rdma_shm::Borrowed;
 use nvmeof_target_core::metrics::{MetricsRegistry, Subject};
 use nvmeof_target_core::{
-    AuthenticationCounts, AuthenticationReport, Connected, Limit, Model, Namespace, Target,
+    AuthenticationCounts, AuthenticationReport, Connected, KeyState, Limit, Model, Namespace,
+    Target,
 };
 use nvmeof_wire::Nqn;
 
 use super::Health;
 use super::joined::Joined;
 use nvmeof_target_api::{
-    AuthenticationOut, Counts, Descriptors, GroupState, HostAuthentications, HostState,
-    NamespaceState, OutcomeCount, QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
-    key_state,
+    Counts, Descriptors, GroupState, HostAuthentications, HostState, NamespaceState, OutcomeCount,
+    QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
 };
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{ConnectionEnd, Counters, ReactorSnapshot, ThreadState};
@@ -420,10 +420,13 @@ fn by_outcome(counts: AuthenticationCounts) -> BTreeMap<String, u64> {
 
 /// The number of controllers for each key with which their host authenticated, or `none`.
 fn controllers_by_key(connected: &[Connected]) -> BTreeMap<String, usize> {
-    let keys = AuthenticationOut::KEYS.into_iter().chain([NO_KEY]);
+    let keys = KeyState::ALL
+        .map(KeyState::name)
+        .into_iter()
+        .chain([NO_KEY]);
     let mut counts: BTreeMap<String, usize> = keys.map(|key| (key.to_owned(), 0)).collect();
     for one in connected {
-        let key = one.authentication.map_or(NO_KEY, |it| key_state(it.key));
+        let key = one.authentication.map_or(NO_KEY, |it| it.key.name());
         *counts.entry(key.to_owned()).or_default() += 1;
     }
     counts

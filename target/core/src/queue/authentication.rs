@@ -130,8 +130,8 @@ impl Queue {
 
     /// Whether its authentication waits for [`Event::Computed`](crate::Event::Computed), and not
     /// for the host.
-    #[must_use]
-    pub fn awaits_worker(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn awaits_worker(&self) -> bool {
         let authentication = self.authentication.as_ref();
         authentication.is_some_and(|it| it.auth.expected() == Expected::Work)
     }
