@@ -20,7 +20,7 @@ use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_api::Resize;
 use nvmeof_target_config::{Config, ConfigError};
-use nvmeof_target_manage::{KeyFiles, Manager};
+use nvmeof_target_manage::{KeysToRead, Manager};
 
 /// The served document, and persistent changes to it. Changes from several threads are applied
 /// one after the other.
@@ -214,9 +214,9 @@ impl Keeper {
         let (_changing, kept) = self.change();
         let ignored = kept.ignored_settings(Path::new(&name), &text)?;
         let state = State::applied(name, text);
-        // Not the same file for `key_files`: it reads all of them.
-        let base = Base::of(&state, Arc::new(AdminFile::clone(&kept.base.file)))?;
-        let mut outcome = self.with_key_remarks(&[], || self.serve(base, state, Vec::new()))?;
+        let base = Base::of(&state, Arc::clone(&kept.base.file))?;
+        let mut outcome =
+            self.with_key_remarks(&[], || self.serve(base, state, Vec::new(), KeysToRead::All))?;
         outcome.dropped.clone_from(&kept.state.edits);
         outcome.warnings.extend(ignored);
         Ok(outcome)
@@ -232,7 +232,7 @@ impl Keeper {
         let (base, state) = self.read_again(&kept)?;
         // Objects that could not be opened may be available again.
         let mut outcome = self.with_key_remarks(&[], || {
-            self.serve_with_ready(&base, &state, &[], &kept.held)
+            self.serve_with_ready(&base, &state, &[], &kept.held, KeysToRead::All)
         })?;
         outcome.warnings.extend(self.remarks_on_saved_keys());
         Ok(outcome)
@@ -254,7 +254,8 @@ impl Keeper {
     pub(crate) fn plan_reload(&self) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
-        let (planned, _) = self.plan_with_ready(&base, &state, &[], &kept.held)?;
+        let keys = KeysToRead::All;
+        let (planned, _) = self.plan_with_ready(&base, &state, &[], &kept.held, keys)?;
         Ok(planned)
     }
 
@@ -288,7 +289,8 @@ impl Keeper {
         let edited = kept.edited(edits)?;
         let ready = kept.ready(&edited)?;
         let (base, state) = (&kept.base, &edited.state);
-        let planned = self.plan_with_ready(base, state, &edited.held, &ready);
+        let keys = KeysToRead::Changed;
+        let planned = self.plan_with_ready(base, state, &edited.held, &ready, keys);
         let (mut planned, is_applied) = planned.map_err(|error| error.of_change(&name))?;
         let made = ready.iter().map(|one| &one.edit).filter(|_| is_applied);
         planned.warnings.extend(self.key_remarks(&edited.edits));
@@ -316,7 +318,9 @@ impl Keeper {
         state.edits.retain(|edit| !edits.contains(edit));
         let mut held = kept.held.clone();
         held.retain(|one| !edits.contains(&one.edit));
-        self.with_key_remarks(&[], || self.serve(kept.base.clone(), state, held))
+        self.with_key_remarks(&[], || {
+            self.serve(kept.base.clone(), state, held, KeysToRead::Changed)
+        })
     }
 
     /// Adopts the size of the file or device of a namespace; resizes the file first if a size is
@@ -402,14 +406,15 @@ impl Keeper {
         }
     }
 
-    /// Serves `base` with the edits of `state`, and keeps both. The new state is written and
-    /// synced beside the state file before anything changes, and renamed over it afterwards:
-    /// a change that was acknowledged survives a crash.
+    /// Reads `keys`, serves `base` with the edits of `state`, and keeps both. The new state is
+    /// written and synced beside the state file before anything changes, and renamed over it
+    /// afterwards: a change that was acknowledged survives a crash.
     pub(super) fn serve(
         &self,
         base: Base,
         state: State,
         held: Vec<Deferred>,
+        keys: KeysToRead,
     ) -> Result<Outcome, ChangeError> {
         let effective = Effective::of(&base, &state.edits, &held)?;
         let prepared = match &self.files.state {
@@ -419,8 +424,7 @@ impl Keeper {
             }
             None => None,
         };
-        let files = self.key_files(&base);
-        let report = self.manager.apply_with(&effective.config, files)?;
+        let report = self.manager.apply_with(&effective.config, keys)?;
         let mut warnings = effective.warnings(&[]);
         let saved = match prepared.map(Pending::commit) {
             Some(Ok(())) => true,
@@ -449,15 +453,6 @@ impl Keeper {
             warnings,
             ..Outcome::default()
         })
-    }
-
-    /// The key files that a change to `base` with edits reads: all if the configuration file of it
-    /// was read, or copied, for a reload or an applied document.
-    pub(super) fn key_files(&self, base: &Base) -> KeyFiles {
-        match Arc::ptr_eq(&base.file, &self.kept().base.file) {
-            true => KeyFiles::Changed,
-            false => KeyFiles::All,
-        }
     }
 
     /// The exclusive right to change something, and the present state. Waits for a change in

@@ -10,6 +10,7 @@ use super::together::Edited;
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::ConfigError;
+use nvmeof_target_manage::KeysToRead;
 
 /// Remarks on deferred edits that were forgotten or applied.
 pub(super) fn remarks_on_deferred<'a>(
@@ -53,11 +54,12 @@ impl Keeper {
         state: &State,
         held: &[Deferred],
         ready: &[Deferred],
+        keys: KeysToRead,
     ) -> Result<(Planned, bool), ConfigError> {
         let plan = |held: &[Deferred]| {
             let effective = Effective::of(base, &state.edits, held)?;
             Ok::<_, ConfigError>(Planned {
-                plan: (self.manager()).plan_with(&effective.config, self.key_files(base))?,
+                plan: self.manager().plan_with(&effective.config, keys)?,
                 dropped: Vec::new(),
                 warnings: effective.warnings(&self.kept().effective.deferred),
             })
@@ -77,8 +79,9 @@ impl Keeper {
         state: &State,
         held: &[Deferred],
         ready: &[Deferred],
+        keys: KeysToRead,
     ) -> Result<Outcome, ChangeError> {
-        let serve = |held: Vec<Deferred>| self.serve(base.clone(), state.clone(), held);
+        let serve = |held: Vec<Deferred>| self.serve(base.clone(), state.clone(), held, keys);
         match serve(held.to_vec()) {
             Err(ChangeError::Config(_)) if !ready.is_empty() => {}
             served => return served,

@@ -1,6 +1,6 @@
 //! Keys of hosts: which controllers use which key, and the end of old keys.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nvmeof_target_config::{Config, utc};
@@ -10,7 +10,7 @@ use nvmeof_target_core::{
 };
 use nvmeof_wire::Nqn;
 
-use super::{KeyFiles, Manager, State};
+use super::{KeysToRead, Manager, State};
 
 /// How long before the end of an old key its use is a warning.
 pub const OLD_KEY_NOTICE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -41,7 +41,7 @@ impl Manager {
     /// The hosts that have keys, by NQN.
     #[must_use]
     pub fn host_keys(&self) -> Vec<HostKeyState> {
-        let (model, ends) = (self.target.model(), self.snapshot().old_key_ends);
+        let (model, ends) = (self.target.model(), self.old_key_ends());
         let hosts = model.authentication().hosts.iter();
         hosts
             .map(|(host, policy)| {
@@ -88,7 +88,7 @@ impl Manager {
     /// Warnings about controllers that use an old key which ends within [`OLD_KEY_NOTICE`].
     #[must_use]
     pub fn ending_key_warnings(&self, now: SystemTime) -> Vec<String> {
-        let mut ends = self.snapshot().old_key_ends;
+        let mut ends = self.old_key_ends();
         ends.retain(|(_, at)| *at <= now + OLD_KEY_NOTICE);
         if ends.is_empty() {
             return Vec::new();
@@ -113,7 +113,7 @@ impl Manager {
             *at <= now && policy.is_some_and(|policy| policy.old().is_some())
         };
         // Without the lock, which a change may hold for long.
-        let (ends, model) = (self.snapshot().old_key_ends, self.target.model());
+        let (ends, model) = (self.old_key_ends(), self.target.model());
         if !ends.iter().any(|end| is_due(model.authentication(), end)) {
             return false;
         }
@@ -173,6 +173,16 @@ impl Manager {
         all
     }
 
+    /// When old keys cease to be accepted, by host, after the last change. Does not wait for a
+    /// change in progress.
+    fn old_key_ends(&self) -> Vec<(Nqn, SystemTime)> {
+        let snapshot = self.snapshot.lock();
+        let snapshot = snapshot.unwrap_or_else(PoisonError::into_inner);
+        let config = Arc::clone(&snapshot.config);
+        drop(snapshot);
+        config.old_key_ends()
+    }
+
     fn controllers_with(&self, key: KeyState) -> Vec<Connected> {
         let mut all = self.target.connected();
         all.retain(|one| key_of(one) == Some(key));
@@ -182,9 +192,9 @@ impl Manager {
 
 impl State {
     /// Remarks on hosts that cannot connect by `config`: all of them, or those that are new.
-    pub(super) fn remarks_on_hosts(&self, config: &Config, files: KeyFiles) -> Vec<String> {
+    pub(super) fn remarks_on_hosts(&self, config: &Config, files: KeysToRead) -> Vec<String> {
         let mut remarks = config.authentication_remarks();
-        if files == KeyFiles::Changed {
+        if files == KeysToRead::Changed {
             let known = self.config.authentication_remarks();
             remarks.retain(|one| !known.contains(one));
         }

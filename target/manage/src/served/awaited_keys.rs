@@ -10,7 +10,7 @@ use nvmeof_wire::Nqn;
 
 use super::snapshot::Snapshot;
 use super::waiting::{Waiting, WaitingObject};
-use super::{KeyFiles, State};
+use super::{KeysToRead, State};
 use crate::waits::WaitReason;
 
 /// A key that is not known yet.
@@ -114,11 +114,11 @@ impl State {
     }
 
     /// Forgets the keys that the change to `config` read.
-    pub(super) fn forget_awaited_keys(&mut self, config: &Config, files: KeyFiles) {
+    pub(super) fn forget_awaited_keys(&mut self, config: &Config, files: KeysToRead) {
         let before = &self.config;
         match files {
-            KeyFiles::All => self.awaited_keys.clear(),
-            KeyFiles::Changed => self
+            KeysToRead::All => self.awaited_keys.clear(),
+            KeysToRead::Changed => self
                 .awaited_keys
                 .retain(|one| config.has_same(before, &one.host)),
         }

@@ -91,7 +91,7 @@ struct Checked {
 
 /// Which key files a change reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyFiles {
+pub enum KeysToRead {
     /// All: a key that was replaced in its file takes effect.
     All,
     /// Those of the hosts whose `[[host]]` the change adds or changes. Other hosts keep the keys
@@ -162,7 +162,7 @@ impl Manager {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
-        self.plan_with(config, KeyFiles::All)
+        self.plan_with(config, KeysToRead::All)
     }
 
     /// The changes that [`apply_with`](Self::apply_with) of `config` would make. Opens and closes
@@ -170,7 +170,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub fn plan_with(&self, config: &Config, files: KeyFiles) -> Result<Plan, ConfigError> {
+    pub fn plan_with(&self, config: &Config, files: KeysToRead) -> Result<Plan, ConfigError> {
         let mut state = self.lock();
         let served = self.target.model();
         let Checked {
@@ -193,7 +193,7 @@ impl Manager {
     /// # Errors
     /// [`ApplyError`], with file, line and key if the configuration is the cause.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
-        self.apply_with(config, KeyFiles::All)
+        self.apply_with(config, KeysToRead::All)
     }
 
     /// Serves `config` from now on, completely or not at all.
@@ -207,7 +207,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`ApplyError`], with file, line and key if the configuration is the cause.
-    pub fn apply_with(&self, config: &Config, files: KeyFiles) -> Result<Report, ApplyError> {
+    pub fn apply_with(&self, config: &Config, files: KeysToRead) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         state.drained.check()?;
         let served = self.target.model();
@@ -367,15 +367,15 @@ impl State {
         config: &Config,
         reactors: &Reactors,
         served: &AuthenticationSpec,
-        files: KeyFiles,
+        files: KeysToRead,
     ) -> Result<Checked, ConfigError> {
         self.fixed.check(config)?;
         self.pool.collect();
         let served_ports = self.served_ports.prepare(config, reactors)?;
         // Reads the key files: what was checked is what will be served.
         let keys = match files {
-            KeyFiles::All => config.authentication()?,
-            KeyFiles::Changed => config.authentication_since(&self.config, served)?,
+            KeysToRead::All => config.authentication()?,
+            KeysToRead::Changed => config.authentication_since(&self.config, served)?,
         };
         let stores = self.pool.prepare(config)?;
         match model(config, &stores, &served_ports, keys.clone()) {

@@ -2,10 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use nvmeof_target_config::Config;
-use nvmeof_wire::Nqn;
 
 use super::State;
 use super::awaited_keys::AwaitedKey;
@@ -26,8 +24,6 @@ pub(super) struct Snapshot {
     pub(super) config: Arc<Config>,
     /// Keys that could not be read.
     pub(super) awaited_keys: Vec<AwaitedKey>,
-    /// When old keys cease to be accepted, by host.
-    pub(super) old_key_ends: Vec<(Nqn, SystemTime)>,
 }
 
 /// The locked state. Its drop updates the snapshot.
@@ -79,7 +75,6 @@ impl State {
             drained: self.drained.clone(),
             config: Arc::clone(&self.config),
             awaited_keys: self.awaited_keys.clone(),
-            old_key_ends: self.config.old_key_ends(),
         }
     }
 }

@@ -55,15 +55,15 @@ fn key_that_cannot_be_read_at_the_start_is_accepted_when_it_can() {
     // A reload requires the file. A change of something else does not.
     assert!(manager.apply(&config).is_err());
     let more = with(&[(1, "ram:1M"), (2, "ram:1M")], "");
-    assert!(manager.plan_with(&more, KeyFiles::Changed).is_ok());
-    let _ = manager.apply_with(&more, KeyFiles::Changed).unwrap();
+    assert!(manager.plan_with(&more, KeysToRead::Changed).is_ok());
+    let _ = manager.apply_with(&more, KeysToRead::Changed).unwrap();
     assert_eq!(daemon.served().len(), 2);
     assert_eq!(
         (known(manager), waiting(manager)),
         ((false, true), vec![name])
     );
     let changed = with(&[(1, "ram:1M")], "hash = \"sha384\"\n");
-    assert!(manager.apply_with(&changed, KeyFiles::Changed).is_err());
+    assert!(manager.apply_with(&changed, KeysToRead::Changed).is_err());
     write(&new, ONE);
     assert!(manager.retry(|_| true));
     assert_eq!((known(manager), waiting(manager)), ((true, true), vec![]));
@@ -98,7 +98,7 @@ fn change_reports_hosts_that_it_leaves_without_a_key_once() {
     let plan = daemon.manager.plan(&required).unwrap();
     let report = daemon
         .manager
-        .apply_with(&required, KeyFiles::Changed)
+        .apply_with(&required, KeysToRead::Changed)
         .unwrap();
     for remarks in [plan.remarks, report.remarks] {
         let [remark] = &remarks[..] else {
@@ -108,7 +108,7 @@ fn change_reports_hosts_that_it_leaves_without_a_key_once() {
     }
     let again = daemon
         .manager
-        .apply_with(&required, KeyFiles::Changed)
+        .apply_with(&required, KeysToRead::Changed)
         .unwrap();
     assert_eq!(again.remarks, Vec::<String>::new());
     assert_eq!(daemon.manager.apply(&required).unwrap().remarks.len(), 1);
