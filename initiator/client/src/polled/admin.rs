@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_initiator_core::dhchap::{HostKeys, SystemRandom};
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::{
     Ask, Command, ControllerEvent, ControllerInfo, Direction, EventQueue, IoLimits, KeepAlive,
     KeepAliveStep, Next, Setup, SetupConfig, SetupError, Shutdown, admin,
@@ -18,6 +18,7 @@ use zerocopy::FromBytes;
 
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError};
+use super::computation::Computation;
 use super::connection::{Connection, ConnectionConfig};
 use super::reauthentication::Reauthentication;
 #[cfg(feature = "async")]
@@ -48,6 +49,8 @@ pub struct AdminQueue {
     keep_alive_timeout: Duration,
     /// When set-up or shutdown has its next step.
     wake_at: Option<Duration>,
+    /// Computations of the set-up.
+    computation: Computation,
     pages: Pool,
     ended: Vec<Done>,
     events: EventQueue,
@@ -133,6 +136,7 @@ impl AdminQueue {
             keep_alive: KeepAlive::new(Duration::ZERO, now),
             keep_alive_timeout,
             wake_at: None,
+            computation: Computation::default(),
             pages,
             ended: Vec::with_capacity(PAGES),
             events: EventQueue::default(),
@@ -305,7 +309,9 @@ impl AdminQueue {
         let keep_alive = self.keep_alive.next_deadline().filter(|_| up);
         let wake_at = self.wake_at.filter(|_| up);
         let again = self.again.next_deadline(&self.connection).filter(|_| up);
-        let times = [self.connection.next_deadline(), keep_alive, wake_at, again];
+        let computation = self.computation.next_deadline().filter(|_| up);
+        let connection = self.connection.next_deadline();
+        let times = [connection, keep_alive, wake_at, computation, again];
         times.into_iter().flatten().min()
     }
 
@@ -357,7 +363,7 @@ impl AdminQueue {
     /// The next step of set-up or shutdown.
     fn advance(&mut self, now: Duration) {
         let next = match &mut self.phase {
-            Phase::Setup(setup) => match next_of(setup, now) {
+            Phase::Setup(setup) => match next_of(setup, &mut self.computation, now) {
                 Ok(next) => next,
                 Err(error) => return self.cannot_set_up(error),
             },
@@ -524,11 +530,18 @@ impl AdminQueue {
     }
 }
 
-/// The next step of the set-up after its computations, which are run here.
-fn next_of(setup: &mut Setup, now: Duration) -> Result<Next, SetupError> {
+/// The next step of the set-up that is not a computation.
+fn next_of(
+    setup: &mut Setup,
+    computation: &mut Computation,
+    now: Duration,
+) -> Result<Next, SetupError> {
     loop {
+        if let Some(result) = computation.take_result(now)? {
+            setup.handle_result(result);
+        }
         match setup.poll(now)? {
-            Next::Run(work) => setup.handle_result(work.run(&mut SystemRandom)),
+            Next::Run(work) => computation.start(work)?,
             next => return Ok(next),
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvmeof_initiator_core::dhchap::{HostKeys, SystemRandom};
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::setup::{check_connect, io_connect};
 use nvmeof_initiator_core::{
     Ask, Authentication, AuthenticationStep, ControllerInfo, IoLimits, Names, QueueShape,
@@ -18,6 +18,7 @@ use nvmeof_wire::fabrics::CONNECT_DATA_LEN;
 
 use super::association::Association;
 use super::call::{Call, CallTimeout, Done, SubmitError, Work};
+use super::computation::Computation;
 use super::connection::{Connection, ConnectionConfig};
 use super::reauthentication::Reauthentication;
 #[cfg(feature = "async")]
@@ -55,6 +56,8 @@ pub struct IoQueue {
     message: Option<Pool>,
     /// The authentication, while it is in progress.
     authentication: Option<Box<Authentication>>,
+    /// Its computations.
+    computation: Computation,
     /// Authentications of the queue after it was ready.
     again: Reauthentication,
 }
@@ -127,6 +130,7 @@ impl IoQueue {
             connect_timeout: config.connect_timeout,
             message: Some(message),
             authentication: None,
+            computation: Computation::default(),
             again,
         })
     }
@@ -336,14 +340,14 @@ impl IoQueue {
     /// The time by which [`poll`](Self::poll) must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        let connection = self.connection.next_deadline();
-        match self.phase {
-            Phase::Reauthenticating if self.connection.is_up() => {
-                let times = [connection, self.again.next_deadline(&self.connection)];
-                times.into_iter().flatten().min()
-            }
-            _ => connection,
-        }
+        let own = match self.phase {
+            Phase::Ready => None,
+            _ if !self.connection.is_up() => None,
+            Phase::Reauthenticating => self.again.next_deadline(&self.connection),
+            _ => self.computation.next_deadline(),
+        };
+        let times = [self.connection.next_deadline(), own];
+        times.into_iter().flatten().min()
     }
 
     /// Prepares for sleep on [`wait_fd`](Self::wait_fd): until the next poll, events that
@@ -429,11 +433,12 @@ impl IoQueue {
             self.ask(io_connect(&self.names, self.shape, self.cntlid), now);
         }
         while let Some(authentication) = &mut self.authentication {
+            if let Some(result) = self.computation.take_result(now)? {
+                authentication.handle_result(result);
+            }
             match authentication.poll()? {
                 AuthenticationStep::Send(ask) => self.ask(ask, now),
-                AuthenticationStep::Run(work) => {
-                    authentication.handle_result(work.run(&mut SystemRandom));
-                }
+                AuthenticationStep::Run(work) => self.computation.start(work)?,
                 AuthenticationStep::Pending => break,
                 AuthenticationStep::Done => {
                     self.authentication = None;

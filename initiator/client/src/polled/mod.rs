@@ -31,6 +31,7 @@
 mod admin;
 mod association;
 mod call;
+mod computation;
 mod connection;
 mod io;
 mod paths;

@@ -6,22 +6,18 @@
 //!   ▲                                    │
 //!   └────────── failed: the queue stays connected, refused calls end with their status
 //! ```
-//!
-//! Exponentiations run on a thread of their own, so that other calls of the queue do not wait for
-//! them.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
-use std::thread;
 use std::time::Duration;
 
-use nvmeof_initiator_core::dhchap::{HostKeys, Refusal, SystemRandom, Work, WorkError, WorkResult};
-use nvmeof_initiator_core::{Ask, Authentication, AuthenticationStep, IoLimits, Names, SetupError};
+use nvmeof_initiator_core::dhchap::HostKeys;
+use nvmeof_initiator_core::{Ask, Authentication, AuthenticationStep, IoLimits, Names};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::Refused;
-use nvmeof_wire::auth::{GroupId, MAX_MESSAGE};
+use nvmeof_wire::auth::MAX_MESSAGE;
 
 use super::call::{Call, CallTimeout, Done, SubmitError};
+use super::computation::Computation;
 use super::connection::Connection;
 use crate::error::{Error, MachineError};
 
@@ -49,7 +45,7 @@ pub(super) struct Reauthentication {
     /// Whether the last transaction failed: until then, refused calls end at once. Otherwise they
     /// wait.
     has_failed: bool,
-    /// When to look at a computation, or at refused calls.
+    /// When to look at refused calls.
     look_at: Option<Duration>,
 }
 
@@ -64,7 +60,7 @@ struct Running {
     is_requested: bool,
     /// A command for which the queue has no room yet.
     unsent: Option<Ask>,
-    computation: Option<Receiver<WorkResult>>,
+    computation: Computation,
 }
 
 /// The progress of a transaction.
@@ -73,9 +69,6 @@ enum Progress {
     Waiting,
     Authenticated,
 }
-
-/// How often a computation is looked at: it takes from 2 ms to 70 ms.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Least time-out of a message. A controller completes one when its workers have computed the
 /// response, those of other hosts before: that of this project drops it after two minutes. The
@@ -147,7 +140,8 @@ impl Reauthentication {
         match (&self.running, &self.requested) {
             (None, Some(_)) => Some(Duration::ZERO),
             (None, None) if connection.requires_authentication() => Some(self.pause_until),
-            _ => self.look_at,
+            (Some(running), _) => running.computation.next_deadline(),
+            (None, None) => self.look_at,
         }
     }
 
@@ -219,7 +213,7 @@ impl Reauthentication {
                     keys: names.keys,
                     is_requested,
                     unsent: None,
-                    computation: None,
+                    computation: Computation::default(),
                 }));
             }
             // Without a key, no call is kept: the program requested it.
@@ -237,12 +231,7 @@ impl Reauthentication {
             let Some(running) = &mut self.running else {
                 return Ok(Progress::Waiting);
             };
-            if let Some(computation) = &running.computation {
-                let Some(result) = result_of(computation).map_err(setup)? else {
-                    self.look_at = Some(now.saturating_add(LOOK));
-                    return Ok(Progress::Waiting);
-                };
-                running.computation = None;
+            if let Some(result) = running.computation.take_result(now).map_err(setup)? {
                 running.transaction.handle_result(result);
             }
             if let Some(ask) = running.unsent.take() {
@@ -254,13 +243,7 @@ impl Reauthentication {
             }
             match running.transaction.poll().map_err(setup)? {
                 AuthenticationStep::Send(ask) => running.unsent = Some(ask),
-                AuthenticationStep::Run(work) if work.group() == GroupId::NULL => {
-                    let result = work.run(&mut SystemRandom);
-                    running.transaction.handle_result(result);
-                }
-                AuthenticationStep::Run(work) => {
-                    running.computation = Some(compute(work).map_err(setup)?);
-                }
+                AuthenticationStep::Run(work) => running.computation.start(work).map_err(setup)?,
                 AuthenticationStep::Pending => return Ok(Progress::Waiting),
                 AuthenticationStep::Done => return Ok(Progress::Authenticated),
             }
@@ -323,7 +306,7 @@ impl Reauthentication {
         let Some(running) = self.running.take() else {
             return;
         };
-        tracing::info!(addr = %connection.addr(), qid = self.qid, "queue authenticated again");
+        tracing::info!(addr = %connection.addr(), qid = self.qid, "queue re-authenticated");
         self.names.keys = running.keys;
         self.pause_until = now.saturating_add(PAUSE);
         self.has_failed = false;
@@ -343,7 +326,7 @@ impl Reauthentication {
             addr = %connection.addr(),
             qid = self.qid,
             error = error.cause(),
-            "queue not authenticated again; it stays connected"
+            "re-authentication failed; the queue stays connected"
         );
         if !running.is_requested {
             self.pause_until = now.saturating_add(PAUSE);
@@ -377,31 +360,4 @@ impl Reauthentication {
             self.outcome = Some(Err(why));
         }
     }
-}
-
-/// Runs `work` on a thread.
-fn compute(work: Work) -> Result<Receiver<WorkResult>, SetupError> {
-    let (sender, receiver) = sync_channel(1);
-    let run = move || {
-        // Without a receiver, the queue is gone.
-        let _ = sender.send(work.run(&mut SystemRandom));
-    };
-    let thread = thread::Builder::new().name("nvmeof-auth".to_owned());
-    match thread.spawn(run) {
-        Ok(_detached) => Ok(receiver),
-        Err(_) => Err(not_run("the system has no thread for it")),
-    }
-}
-
-/// The result of a computation, if it has ended.
-fn result_of(computation: &Receiver<WorkResult>) -> Result<Option<WorkResult>, SetupError> {
-    match computation.try_recv() {
-        Ok(result) => Ok(Some(result)),
-        Err(TryRecvError::Empty) => Ok(None),
-        Err(TryRecvError::Disconnected) => Err(not_run("its thread has ended without a result")),
-    }
-}
-
-fn not_run(why: &'static str) -> SetupError {
-    SetupError::Authentication(Box::new(Refusal::Work(WorkError::NotRun(why))))
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::fake::{Requirement, key, keys};
 use crate::host::{Target, host};
-use nvmeof_initiator::dhchap::HostKeys;
+use nvmeof_initiator::dhchap::{HostKeys, mark_reactor_thread};
 use nvmeof_initiator::discovery::{ConnectAllOptions, DiscoveryChange, DiscoveryOptions};
 use nvmeof_initiator::multipath::{Multipath, MultipathOptions};
 use nvmeof_initiator::{Awaited, ConnectOptions, Error, ErrorKind, Nqn, Status, WriteOptions};
@@ -93,6 +93,26 @@ async fn keys_of_all_queues_change_while_calls_go_on() {
     assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}");
     is_over.store(true, Ordering::Release);
     tokio::time::timeout(TIMEOUT, load).await.unwrap().unwrap();
+    controller.disconnect().await;
+}
+
+/// Neither the first authentication nor the next ones delay other connections of the thread: in a
+/// debug build, an exponentiation on this one panics.
+#[tokio::test]
+async fn no_queue_exponentiates_on_the_thread_that_drives_it() {
+    mark_reactor_thread();
+    let (target, mut options) = target(&[1]);
+    options.io_queues = 3;
+    let requirement = Requirement {
+        group: GroupId::FFDHE2048,
+        controller_key: Some(key(3)),
+        ..Requirement::of(&[1])
+    };
+    require(&target, requirement);
+    options.keys = Some(keys(1, Some(3)));
+    let controller = host().connect(options).await.unwrap();
+    assert_eq!(proved(&target), [Some(0); 4]);
+    controller.reauthenticate(None).await.unwrap();
     controller.disconnect().await;
 }
 
