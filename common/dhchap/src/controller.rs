@@ -36,6 +36,9 @@ pub struct Policy {
     pub keys: Vec<Arc<Key>>,
     /// Whether the current key is not known, so that the first one is the old one.
     pub first_is_old: bool,
+    /// How many keys of the host or the controller are configured, but not known: one of them may
+    /// be what the host has or requires.
+    pub unknown: usize,
     /// The key of the controller, for hosts that require it.
     pub controller_key: Option<Arc<Key>>,
     /// Hash functions that may be used, the preferred first.
@@ -55,6 +58,14 @@ impl Policy {
     #[must_use]
     pub fn old(&self) -> Option<&Arc<Key>> {
         self.keys.get(usize::from(!self.first_is_old))
+    }
+
+    /// Why a host fails for want of a key: `known`, unless there are keys that are not known.
+    fn without_key(&self, known: AuthFailure) -> AuthFailure {
+        match self.unknown {
+            0 => known,
+            _ => AuthFailure::UnknownKey,
+        }
     }
 }
 
@@ -90,9 +101,13 @@ pub enum AuthFailure {
     /// The host has no key, so that it cannot be authenticated.
     #[error("no key is configured for the host")]
     NoKey,
-    /// Its response is of none of its keys.
-    #[error("the response is of no key of the host")]
+    /// Its response matches none of its keys.
+    #[error("the response matches none of the keys of the host")]
     WrongResponse,
+    /// A key that is not known may be the one that the host has or requires. The host is told
+    /// nothing, so that it tries again.
+    #[error("the key of the host may be one that could not be read")]
+    UnknownKey,
     /// The host wants the controller to authenticate itself, which has no key.
     #[error("the host requires authentication of the controller, for which no key is configured")]
     NoControllerKey,
@@ -390,7 +405,9 @@ impl ControllerAuth {
             }
             (State::Choosing(chosen) | State::Verifying(chosen), result) => {
                 let failure = match result {
-                    Err(WorkError::WrongResponse) => AuthFailure::WrongResponse,
+                    Err(WorkError::WrongResponse) => {
+                        chosen.policy.without_key(AuthFailure::WrongResponse)
+                    }
                     Err(error) => error.into(),
                     Ok(_) => WorkError::NotRun("the result of another computation").into(),
                 };
@@ -474,8 +491,15 @@ impl ControllerAuth {
     }
 
     fn fail(&mut self, t_id: u16, failure: &AuthFailure) {
-        // Nothing is told to a host that reported the failure itself.
-        if matches!(failure, AuthFailure::ByHost(_)) {
+        // Nothing is told to a host that reported the failure itself, or that should try again:
+        // Linux deletes its controller after a failure of which it is told, and connects again
+        // after the loss of a connection.
+        let is_silent = match failure {
+            AuthFailure::ByHost(_) => true,
+            AuthFailure::UnknownKey => !self.may_continue(),
+            _ => false,
+        };
+        if is_silent {
             return self.ended();
         }
         self.state = State::Failure {
@@ -524,7 +548,7 @@ impl ControllerAuth {
             return Err(AuthFailure::NotUsable("protocol"));
         }
         if self.policy.keys.is_empty() {
-            return Err(AuthFailure::NoKey);
+            return Err(self.policy.without_key(AuthFailure::NoKey));
         }
         let mut hashes = self.policy.hashes.iter();
         let hash = hashes.find(|hash| offer.hashes.contains(hash));
@@ -575,7 +599,8 @@ impl ControllerAuth {
                     value: value.to_vec(),
                     seqnum: reply.seqnum,
                 };
-                Some((challenge, key.ok_or(AuthFailure::NoControllerKey)?))
+                let none = || policy.without_key(AuthFailure::NoControllerKey);
+                Some((challenge, key.ok_or_else(none)?))
             }
         };
         let keys = policy.keys.clone();

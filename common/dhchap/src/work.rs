@@ -109,8 +109,8 @@ pub(crate) enum Done {
 /// Why a computation has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
-    /// The response is of no key of the host.
-    #[error("the response is of no key of the host")]
+    /// The response matches none of the keys of the host.
+    #[error("the response matches none of the keys of the host")]
     WrongResponse,
     /// See [`ExchangeError`].
     #[error(transparent)]

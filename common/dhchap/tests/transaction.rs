@@ -59,6 +59,7 @@ fn subsystem_nqn() -> Nqn {
 fn policy(keys: &[u8], controller_key: Option<u8>, groups: &[GroupId]) -> Policy {
     Policy {
         first_is_old: false,
+        unknown: 0,
         keys: keys.iter().map(|byte| key(*byte, None)).collect(),
         controller_key: controller_key.map(|byte| key(byte, Some(HashId::SHA384))),
         hashes: HASHES.to_vec(),
@@ -80,6 +81,15 @@ fn transact(
     side: &mut ControllerAuth,
     keys: HostKeys,
 ) -> (Result<(), Refusal>, Option<AuthFailure>) {
+    let (ended, failure) = transact_or_wait(side, keys);
+    (ended.expect("a message for the host"), failure)
+}
+
+/// As [`transact`]. `None`: the host waits for a message, and there is none.
+fn transact_or_wait(
+    side: &mut ControllerAuth,
+    keys: HostKeys,
+) -> (Option<Result<(), Refusal>>, Option<AuthFailure>) {
     let mut random = Numbers(7);
     let (mut host, mut step) = HostAuth::start(host_nqn(), subsystem_nqn(), keys, 9);
     let mut failure = None;
@@ -100,13 +110,13 @@ fn transact(
             HostStep::Receive => {
                 let mut buf = [0; MAX_MESSAGE];
                 let Received::Message(len) = side.receive(NOW, &mut buf) else {
-                    panic!("no message");
+                    return (None, failure);
                 };
                 host.received(&buf[..len])
             }
             HostStep::Run(work) => host.finished(work.run(&mut random)),
-            HostStep::Done => return (Ok(()), failure),
-            HostStep::Refused(refusal) => return (Err(refusal), failure),
+            HostStep::Done => return (Some(Ok(())), failure),
+            HostStep::Refused(refusal) => return (Some(Err(refusal)), failure),
         };
     }
 }
@@ -170,6 +180,34 @@ fn controller_without_key_refuses_to_authenticate_itself() {
     let (host, failure) = transact(&mut side, host_keys(1, Some(5)));
     assert_eq!(host, Err(Refusal::ByController(Explanation::FAILED)));
     assert_eq!(failure, Some(AuthFailure::NoControllerKey));
+}
+
+/// After a failure of which it is told, Linux deletes its controller. It connects again after the
+/// loss of a connection.
+#[test]
+fn host_whose_key_may_be_unknown_is_told_nothing_and_closed() {
+    let unknown = |keys: &[u8], controller_key| Policy {
+        unknown: 1,
+        ..policy(keys, controller_key, NULL)
+    };
+    let cases = [
+        (unknown(&[1], None), host_keys(2, None)),
+        (unknown(&[1], None), host_keys(1, Some(5))),
+        (unknown(&[], None), host_keys(1, None)),
+    ];
+    for (policy, keys) in cases {
+        let mut side = controller(policy);
+        let ended = transact_or_wait(&mut side, keys);
+        assert_eq!(ended, (None, Some(AuthFailure::UnknownKey)));
+        assert_eq!(side.expected(), Expected::Close);
+    }
+    // A connected queue remains, so that its host is told.
+    let mut side = controller(unknown(&[1], None));
+    assert_eq!(transact(&mut side, host_keys(1, None)), (Ok(()), None));
+    let (host, failure) = transact(&mut side, host_keys(2, None));
+    assert_eq!(host, Err(Refusal::ByController(Explanation::FAILED)));
+    assert_eq!(failure, Some(AuthFailure::UnknownKey));
+    assert_eq!(side.expected(), Expected::Nothing);
 }
 
 #[test]

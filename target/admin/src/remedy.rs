@@ -22,6 +22,9 @@ pub(crate) fn of_outcome(outcome: &str) -> Option<&'static str> {
             "host and target have different keys: give both the same one; `nvmeof \
              check-dhchap-key` checks its text"
         }
+        "unknown_key" => {
+            "a key file of the host could not be read: `ctl status` says why; the host tries again"
+        }
         "no_controller_key" => {
             "the host requires a key of the controller: set one with `ctl host set-key` \
              (--controller-key-file), or connect without --dhchap-ctrl-secret"

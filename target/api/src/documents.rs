@@ -179,8 +179,8 @@ pub struct HostKeysOut {
 /// How many authentications ended in one way.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutcomeCount {
-    /// `success`, or why it failed: `no_key`, `wrong_key`, `no_controller_key`, `not_usable`,
-    /// `protocol`, `timeout`, `refused_by_host` or `internal`.
+    /// `success`, or why it failed: `no_key`, `wrong_key`, `unknown_key`, `no_controller_key`,
+    /// `not_usable`, `protocol`, `timeout`, `refused_by_host` or `internal`.
     pub outcome: String,
     /// Their number.
     pub count: u64,

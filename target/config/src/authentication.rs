@@ -77,22 +77,17 @@ impl Config {
         self.available_at(&Reading::here(), |_| None)
     }
 
-    /// As [`authentication`](Self::authentication), but a host with the same `[[host]]` in `before`
-    /// has what it has in `served`: its files are not read.
+    /// As [`authentication`](Self::authentication), but a host that `keeps` its keys has those of
+    /// `served`, if it has any there: its files are not read.
     ///
     /// # Errors
     /// As [`authentication`](Self::authentication).
-    pub fn authentication_since(
+    pub fn authentication_with(
         &self,
-        before: &Self,
         served: &AuthenticationSpec,
+        keeps: impl Fn(&Nqn) -> bool,
     ) -> Result<AuthenticationSpec, ConfigError> {
-        let policy = |host: &Nqn| {
-            served
-                .hosts
-                .get(host)
-                .filter(|_| self.has_same(before, host))
-        };
+        let policy = |host: &Nqn| served.hosts.get(host).filter(|_| keeps(host));
         whole(self.available_at(&Reading::here(), |host| policy(host).cloned())?)
     }
 
@@ -265,6 +260,7 @@ impl Config {
             keys: Vec::new(),
             // Until the current one is added.
             first_is_old: true,
+            unknown: 0,
             controller_key: None,
             hashes: host.hashes().map_err(wrong)?,
             groups: host.groups().map_err(wrong)?,
@@ -272,15 +268,18 @@ impl Config {
         for (key, file) in self.files_of(host, reading.now) {
             match self.key(key, file, reading) {
                 Ok(read) => read.add_to(&mut policy),
-                Err(error) => unread.push(UnreadKey {
-                    host: *name,
-                    key,
-                    path: match KeyFile::parse(file.get_ref()) {
-                        Ok(KeyFile::Path(path)) => Some(path.to_path_buf()),
-                        Ok(KeyFile::Credential(_)) | Err(_) => None,
-                    },
-                    error,
-                }),
+                Err(error) => {
+                    policy.unknown += 1;
+                    unread.push(UnreadKey {
+                        host: *name,
+                        key,
+                        path: match KeyFile::parse(file.get_ref()) {
+                            Ok(KeyFile::Path(path)) => Some(path.to_path_buf()),
+                            Ok(KeyFile::Credential(_)) | Err(_) => None,
+                        },
+                        error,
+                    });
+                }
             }
         }
         Ok(policy)
@@ -341,6 +340,17 @@ impl ReadKey {
             HostKey::Old => policy.keys.push(self.secret),
             HostKey::Controller => policy.controller_key = Some(self.secret),
         }
+    }
+
+    /// Whether `policy` has another key in its place, or none.
+    #[must_use]
+    pub fn differs_from(&self, policy: &Policy) -> bool {
+        let present = match self.key {
+            HostKey::Current => policy.current(),
+            HostKey::Old => policy.old(),
+            HostKey::Controller => policy.controller_key.as_ref(),
+        };
+        !present.is_some_and(|present| present.equals(&self.secret))
     }
 }
 

@@ -88,8 +88,10 @@ pub enum AuthenticationOutcome {
     Success,
     /// No key is configured for the host.
     NoKey,
-    /// The response of the host is of none of its keys.
+    /// The response of the host matches none of its keys.
     WrongKey,
+    /// The key of the host may be one that could not be read.
+    UnknownKey,
     /// The host requires authentication of the controller, for which no key is configured.
     NoControllerKey,
     /// The host offers no usable hash function, group or protocol.
@@ -106,10 +108,11 @@ pub enum AuthenticationOutcome {
 
 impl AuthenticationOutcome {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Success,
         Self::NoKey,
         Self::WrongKey,
+        Self::UnknownKey,
         Self::NoControllerKey,
         Self::NotUsable,
         Self::Protocol,
@@ -125,6 +128,7 @@ impl AuthenticationOutcome {
             Self::Success => "success",
             Self::NoKey => "no_key",
             Self::WrongKey => "wrong_key",
+            Self::UnknownKey => "unknown_key",
             Self::NoControllerKey => "no_controller_key",
             Self::NotUsable => "not_usable",
             Self::Protocol => "protocol",
@@ -140,6 +144,7 @@ impl From<&AuthFailure> for AuthenticationOutcome {
         match failure {
             AuthFailure::NoKey => Self::NoKey,
             AuthFailure::WrongResponse => Self::WrongKey,
+            AuthFailure::UnknownKey => Self::UnknownKey,
             AuthFailure::NoControllerKey => Self::NoControllerKey,
             AuthFailure::NotUsable(_) | AuthFailure::Concatenation(_) => Self::NotUsable,
             AuthFailure::Unexpected(_)

@@ -158,6 +158,27 @@ fn key_is_rotated_under_io_without_losing_the_host() {
 }
 
 #[test]
+fn set_key_reads_the_new_contents_of_the_same_file() {
+    let (setup, target, [a, _]) = scene();
+    let set = format!("host set-key {HOST} --key-file {a}");
+    ctl(&setup, &set).ok();
+    let mut bench = start_io(&target, &a);
+    wait_for_key(&setup, &json!("current"));
+    fs::write(&a, OTHER_KEY).unwrap();
+    // It would lose the controller, as another file would.
+    let words = ["uses a key that it replaces", "controller ", NQN, "--force"];
+    ctl(&setup, &set).fails(1, &words);
+    assert_continues(&setup, &mut bench);
+    assert_ne!(connect(&target, &a).end().status, Some(0));
+    let forced = ask(&setup, &format!("{set} --force"));
+    let disconnected = forced["disconnected"].as_array().unwrap();
+    assert_eq!(disconnected.len(), 1, "{forced}");
+    bench.kill();
+    connect(&target, &a).ok();
+    target.stop();
+}
+
+#[test]
 fn old_key_ends_at_its_date_and_its_controller_stays() {
     let (setup, mut target, [a, b]) = scene();
     ctl(&setup, &format!("host set-key {HOST} --key-file {a}")).ok();

@@ -14,7 +14,8 @@ use super::document::{Document, EditError, is, refusal, remove};
 use super::keeper::Keeper;
 use super::{ChangeError, Outcome};
 use nvmeof_target_api::{Edit, HostKeys, KEY_PREFIX, KeyFiles};
-use nvmeof_target_config::{CREDENTIAL, Config, RELATIVE};
+use nvmeof_target_config::{CREDENTIAL, Config, HostKey, RELATIVE};
+use nvmeof_target_manage::KeysToRead;
 
 const KEY: &str = "key_file";
 const OLD_KEY: &str = "old_key_file";
@@ -404,6 +405,13 @@ pub(super) fn sync(edits: &[Edit]) -> Vec<String> {
     failed.collect()
 }
 
+/// The key files that a change by these edits reads: those of the hosts whose keys it sets, even if
+/// only their contents changed.
+pub(super) fn to_read(edits: &[Edit]) -> KeysToRead {
+    let hosts = edits.iter().filter_map(Edit::host_of_keys);
+    KeysToRead::Of(hosts.filter_map(|host| Nqn::new(host).ok()).collect())
+}
+
 /// The hosts whose keys the edits remove for good.
 fn without_keys(edits: &[Edit]) -> impl Iterator<Item = Nqn> {
     let removed = edits.iter().filter_map(|edit| match edit {
@@ -475,20 +483,36 @@ impl Keeper {
         };
         let present = files(document.host(&keys.host));
         let new = Some(&keys.key_file);
+        // In another file, or the same one.
+        let has_new = |host: &Nqn, key| self.manager().has_new_key(host, key);
         let mut all = self.manager().connected();
-        all.retain(|one| {
-            let Some(proof) = one.authentication else {
-                return false;
-            };
-            let is_lost = match proof.key {
-                KeyState::Current => present.key_file.as_ref() != new,
-                KeyState::Old => present.old_key_file.as_ref() != new,
-                // The host cannot reconnect already.
-                KeyState::Removed => return false,
-            };
-            let other_controller = present.controller_key_file != keys.controller_key_file;
-            one.hostnqn.as_str() == keys.host && (is_lost || proof.is_mutual && other_controller)
-        });
+        all.retain(|one| one.hostnqn.as_str() == keys.host);
+        all.retain(
+            |Connected {
+                 hostnqn,
+                 authentication,
+                 ..
+             }| {
+                let Some(proof) = authentication else {
+                    return false;
+                };
+                let is_lost = match proof.key {
+                    KeyState::Current => {
+                        present.key_file.as_ref() != new || has_new(hostnqn, HostKey::Current)
+                    }
+                    KeyState::Old => {
+                        present.old_key_file.as_ref() != new || has_new(hostnqn, HostKey::Old)
+                    }
+                    // The host cannot reconnect already.
+                    KeyState::Removed => return false,
+                };
+                let other_controller = || {
+                    present.controller_key_file != keys.controller_key_file
+                        || has_new(hostnqn, HostKey::Controller)
+                };
+                is_lost || proof.is_mutual && other_controller()
+            },
+        );
         all
     }
 

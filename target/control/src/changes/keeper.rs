@@ -14,7 +14,7 @@ use super::ready::remarks_on_deferred;
 use super::resize;
 use super::state::State;
 use super::together::named;
-use super::{ChangeError, Outcome, Planned, settings};
+use super::{ChangeError, Outcome, Planned, host_keys, settings};
 use nvmeof_atomic_file::{Files, Pending};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
@@ -215,8 +215,9 @@ impl Keeper {
         let ignored = kept.ignored_settings(Path::new(&name), &text)?;
         let state = State::applied(name, text);
         let base = Base::of(&state, Arc::clone(&kept.base.file))?;
-        let mut outcome =
-            self.with_key_remarks(&[], || self.serve(base, state, Vec::new(), KeysToRead::All))?;
+        let mut outcome = self.with_key_remarks(&[], || {
+            self.serve(base, state, Vec::new(), &KeysToRead::All)
+        })?;
         outcome.dropped.clone_from(&kept.state.edits);
         outcome.warnings.extend(ignored);
         Ok(outcome)
@@ -232,7 +233,7 @@ impl Keeper {
         let (base, state) = self.read_again(&kept)?;
         // Objects that could not be opened may be available again.
         let mut outcome = self.with_key_remarks(&[], || {
-            self.serve_with_ready(&base, &state, &[], &kept.held, KeysToRead::All)
+            self.serve_with_ready(&base, &state, &[], &kept.held, &KeysToRead::All)
         })?;
         outcome.warnings.extend(self.remarks_on_saved_keys());
         Ok(outcome)
@@ -254,7 +255,7 @@ impl Keeper {
     pub(crate) fn plan_reload(&self) -> Result<Planned, ChangeError> {
         let (_changing, kept) = self.change();
         let (base, state) = self.read_again(&kept)?;
-        let keys = KeysToRead::All;
+        let keys = &KeysToRead::All;
         let (planned, _) = self.plan_with_ready(&base, &state, &[], &kept.held, keys)?;
         Ok(planned)
     }
@@ -289,7 +290,7 @@ impl Keeper {
         let edited = kept.edited(edits)?;
         let ready = kept.ready(&edited)?;
         let (base, state) = (&kept.base, &edited.state);
-        let keys = KeysToRead::Changed;
+        let keys = &host_keys::to_read(&edited.edits);
         let planned = self.plan_with_ready(base, state, &edited.held, &ready, keys);
         let (mut planned, is_applied) = planned.map_err(|error| error.of_change(&name))?;
         let made = ready.iter().map(|one| &one.edit).filter(|_| is_applied);
@@ -319,7 +320,7 @@ impl Keeper {
         let mut held = kept.held.clone();
         held.retain(|one| !edits.contains(&one.edit));
         self.with_key_remarks(&[], || {
-            self.serve(kept.base.clone(), state, held, KeysToRead::Changed)
+            self.serve(kept.base.clone(), state, held, &host_keys::to_read(&[]))
         })
     }
 
@@ -414,7 +415,7 @@ impl Keeper {
         base: Base,
         state: State,
         held: Vec<Deferred>,
-        keys: KeysToRead,
+        keys: &KeysToRead,
     ) -> Result<Outcome, ChangeError> {
         let effective = Effective::of(&base, &state.edits, &held)?;
         let prepared = match &self.files.state {

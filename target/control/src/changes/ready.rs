@@ -54,7 +54,7 @@ impl Keeper {
         state: &State,
         held: &[Deferred],
         ready: &[Deferred],
-        keys: KeysToRead,
+        keys: &KeysToRead,
     ) -> Result<(Planned, bool), ConfigError> {
         let plan = |held: &[Deferred]| {
             let effective = Effective::of(base, &state.edits, held)?;
@@ -79,7 +79,7 @@ impl Keeper {
         state: &State,
         held: &[Deferred],
         ready: &[Deferred],
-        keys: KeysToRead,
+        keys: &KeysToRead,
     ) -> Result<Outcome, ChangeError> {
         let serve = |held: Vec<Deferred>| self.serve(base.clone(), state.clone(), held, keys);
         match serve(held.to_vec()) {

@@ -18,7 +18,7 @@ use super::{ChangeError, Outcome, compact, host_keys};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
-use nvmeof_target_manage::{FORGET, ForgetError, KeysToRead, Report};
+use nvmeof_target_manage::{FORGET, ForgetError, Report};
 
 /// The state with more edits.
 pub(super) struct Edited {
@@ -220,8 +220,9 @@ impl Keeper {
         } = edited;
         let recovered = self.recover(&edits)?;
         let unsynced = host_keys::sync(&edits);
+        let keys = host_keys::to_read(&edits);
         let mut outcome = self.with_key_remarks(hosts, || {
-            self.serve_with_ready(&kept.base, &state, &held, &ready, KeysToRead::Changed)
+            self.serve_with_ready(&kept.base, &state, &held, &ready, &keys)
         })?;
         outcome.report.changes.splice(0..0, recovered);
         let deferred = &self.kept().effective.deferred;

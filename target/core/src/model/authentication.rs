@@ -69,6 +69,7 @@ impl Model {
 fn no_key() -> Policy {
     Policy {
         first_is_old: false,
+        unknown: 0,
         keys: Vec::new(),
         controller_key: None,
         hashes: Vec::new(),

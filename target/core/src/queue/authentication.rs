@@ -367,7 +367,7 @@ impl Queue {
         let policy = self.shared.served().model.policy(&host, &subsystem);
         let authenticated = Authenticated::of(&proof, policy.as_deref());
         controller.lock().proof = Some(proof);
-        self.remark(format!("authenticated again: {authenticated}"));
+        self.remark(format!("re-authenticated: {authenticated}"));
     }
 
     /// Counts and reports a failed authentication.
@@ -383,6 +383,7 @@ impl Queue {
             false => "",
         };
         self.remark(format!("authentication failed: {why}{consequence}"));
+        self.follow_ups |= FollowUps::WARNING;
     }
 
     fn count_authentication(&self, outcome: AuthenticationOutcome) {

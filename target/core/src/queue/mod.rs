@@ -66,6 +66,8 @@ bitflags::bitflags! {
         const REMARK = 1 << 3;
         /// The reactors of [`Queue::take_calls`] have to poll their queues.
         const CALL = 1 << 4;
+        /// With `REMARK`: the line is a warning.
+        const WARNING = 1 << 5;
     }
 }
 

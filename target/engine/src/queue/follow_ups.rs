@@ -25,20 +25,13 @@ impl QueuePair {
         if follow_ups.contains(FollowUps::REMARK)
             && let Some(remark) = self.core.take_remark()
         {
-            if self.core.is_connected() {
-                limited!(
-                    info,
-                    self,
-                    &mut io.resources.connect_log,
-                    io.now,
-                    "{remark}"
-                );
+            let log = &mut io.resources.connect_log;
+            if !self.core.is_connected() {
+                self.log_unconnected(format_args!("{remark}"), io.now, log);
+            } else if follow_ups.contains(FollowUps::WARNING) {
+                limited!(warn, self, log, io.now, "{remark}");
             } else {
-                self.log_unconnected(
-                    format_args!("{remark}"),
-                    io.now,
-                    &mut io.resources.connect_log,
-                );
+                limited!(info, self, log, io.now, "{remark}");
             }
         }
         if follow_ups.contains(FollowUps::DEADLINE) {

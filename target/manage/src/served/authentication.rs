@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use nvmeof_target_config::{Config, utc};
+use nvmeof_target_config::{Config, HostKey, utc};
 use nvmeof_target_core::{
     Authenticated, AuthenticationReport, AuthenticationSpec, Connected, Disconnected, KeyState,
     Model,
@@ -63,6 +63,16 @@ impl Manager {
         let mut all = self.controllers_with(KeyState::Old);
         all.retain(|one| one.hostnqn == *host);
         all
+    }
+
+    /// Whether the file of this key of `host` has another key than the one that is in effect.
+    /// `false` if there is none, or it cannot be read.
+    #[must_use]
+    pub fn has_new_key(&self, host: &Nqn, key: HostKey) -> bool {
+        let read = self.snapshot().config.host_key(host, key).ok().flatten();
+        let model = self.target.model();
+        let policy = model.authentication().hosts.get(host);
+        policy.is_some_and(|policy| read.is_some_and(|read| read.differs_from(policy)))
     }
 
     /// Disconnects the controllers of `host` that authenticated with a key that is not one of its
@@ -192,9 +202,9 @@ impl Manager {
 
 impl State {
     /// Remarks on hosts that cannot connect by `config`: all of them, or those that are new.
-    pub(super) fn remarks_on_hosts(&self, config: &Config, files: KeysToRead) -> Vec<String> {
+    pub(super) fn remarks_on_hosts(&self, config: &Config, files: &KeysToRead) -> Vec<String> {
         let mut remarks = config.authentication_remarks();
-        if files == KeysToRead::Changed {
+        if *files != KeysToRead::All {
             let known = self.config.authentication_remarks();
             remarks.retain(|one| !known.contains(one));
         }

@@ -105,8 +105,13 @@ impl State {
                 }
             };
             let what = self.awaited_keys.remove(at).object();
-            if let (Some(read), Some(policy)) = (read, keys.hosts.get_mut(&name.0)) {
-                read.add_to(Arc::make_mut(policy));
+            let Some(policy) = keys.hosts.get_mut(&name.0) else {
+                continue;
+            };
+            let policy = Arc::make_mut(policy);
+            policy.unknown = policy.unknown.saturating_sub(1);
+            if let Some(read) = read {
+                read.add_to(policy);
                 served.push(what);
             }
         }
@@ -114,13 +119,9 @@ impl State {
     }
 
     /// Forgets the keys that the change to `config` read.
-    pub(super) fn forget_awaited_keys(&mut self, config: &Config, files: KeysToRead) {
+    pub(super) fn forget_awaited_keys(&mut self, config: &Config, files: &KeysToRead) {
         let before = &self.config;
-        match files {
-            KeysToRead::All => self.awaited_keys.clear(),
-            KeysToRead::Changed => self
-                .awaited_keys
-                .retain(|one| config.has_same(before, &one.host)),
-        }
+        self.awaited_keys
+            .retain(|one| !files.includes(before, config, &one.host));
     }
 }

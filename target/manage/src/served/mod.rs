@@ -23,7 +23,7 @@ mod tests;
 mod unlinked;
 mod waiting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,14 +89,14 @@ struct Checked {
     keys: AuthenticationSpec,
 }
 
-/// Which key files a change reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which key files a change reads: a key that was replaced in such a file takes effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeysToRead {
-    /// All: a key that was replaced in its file takes effect.
+    /// All.
     All,
-    /// Those of the hosts whose `[[host]]` the change adds or changes. Other hosts keep the keys
-    /// that are in effect, so that their files do not matter.
-    Changed,
+    /// Those of these hosts, and of the hosts whose `[[host]]` the change adds or changes. Other
+    /// hosts keep the keys that are in effect, so that their files do not matter.
+    Of(BTreeSet<Nqn>),
 }
 
 /// How long the removal of a namespace waits until the removal of its write protection is saved.
@@ -115,6 +115,16 @@ pub enum ForgetError {
         FORGET.as_secs()
     )]
     NotYet,
+}
+
+impl KeysToRead {
+    /// Whether a change from `before` to `config` reads the files of `host`.
+    fn includes(&self, before: &Config, config: &Config, host: &Nqn) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(hosts) => hosts.contains(host) || !config.has_same(before, host),
+        }
+    }
 }
 
 impl Manager {
@@ -162,7 +172,7 @@ impl Manager {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn plan(&self, config: &Config) -> Result<Plan, ConfigError> {
-        self.plan_with(config, KeysToRead::All)
+        self.plan_with(config, &KeysToRead::All)
     }
 
     /// The changes that [`apply_with`](Self::apply_with) of `config` would make. Opens and closes
@@ -170,7 +180,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
-    pub fn plan_with(&self, config: &Config, files: KeysToRead) -> Result<Plan, ConfigError> {
+    pub fn plan_with(&self, config: &Config, files: &KeysToRead) -> Result<Plan, ConfigError> {
         let mut state = self.lock();
         let served = self.target.model();
         let Checked {
@@ -193,7 +203,7 @@ impl Manager {
     /// # Errors
     /// [`ApplyError`], with file, line and key if the configuration is the cause.
     pub fn apply(&self, config: &Config) -> Result<Report, ApplyError> {
-        self.apply_with(config, KeysToRead::All)
+        self.apply_with(config, &KeysToRead::All)
     }
 
     /// Serves `config` from now on, completely or not at all.
@@ -207,7 +217,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`ApplyError`], with file, line and key if the configuration is the cause.
-    pub fn apply_with(&self, config: &Config, files: KeysToRead) -> Result<Report, ApplyError> {
+    pub fn apply_with(&self, config: &Config, files: &KeysToRead) -> Result<Report, ApplyError> {
         let mut state = self.settled();
         state.drained.check()?;
         let served = self.target.model();
@@ -367,16 +377,14 @@ impl State {
         config: &Config,
         reactors: &Reactors,
         served: &AuthenticationSpec,
-        files: KeysToRead,
+        files: &KeysToRead,
     ) -> Result<Checked, ConfigError> {
         self.fixed.check(config)?;
         self.pool.collect();
         let served_ports = self.served_ports.prepare(config, reactors)?;
         // Reads the key files: what was checked is what will be served.
-        let keys = match files {
-            KeysToRead::All => config.authentication()?,
-            KeysToRead::Changed => config.authentication_since(&self.config, served)?,
-        };
+        let keeps = |host: &Nqn| !files.includes(&self.config, config, host);
+        let keys = config.authentication_with(served, keeps)?;
         let stores = self.pool.prepare(config)?;
         match model(config, &stores, &served_ports, keys.clone()) {
             Ok(_) => Ok(Checked {

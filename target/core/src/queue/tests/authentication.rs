@@ -160,7 +160,7 @@ fn wrong_key_ends_that_queue_alone() {
         let remark = peer.queue.take_remark().unwrap();
         assert_eq!(
             remark,
-            "authentication failed: the response is of no key of the host"
+            "authentication failed: the response matches none of the keys of the host"
         );
         assert_eq!(peer.queue.claimed(), Some((HOST, SUBNQN)));
         assert_closes(&mut peer, &CloseCause::AuthenticationFailed);
@@ -280,6 +280,7 @@ fn only_key_that_is_known_can_be_the_old_one() {
     let target = target();
     let old = Policy {
         first_is_old: true,
+        unknown: 0,
         ..policy(&[2], None)
     };
     apply_keys(&target, only_host(old));

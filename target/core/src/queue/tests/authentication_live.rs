@@ -82,10 +82,7 @@ fn queues_authenticate_again_under_outstanding_commands() {
     let how = target.connected()[0].authentication.unwrap();
     assert_eq!((how.key, how.is_mutual), (KeyState::Old, true));
     let remark = admin.queue.take_remark().unwrap();
-    assert!(
-        remark.starts_with("authenticated again: old key"),
-        "{remark}"
-    );
+    assert!(remark.starts_with("re-authenticated: old key"), "{remark}");
     assert_eq!(counted(&target, AuthenticationOutcome::Success), 4);
     assert_eq!(admin.identify(Cns::CONTROLLER, 0).status(), Status::SUCCESS);
     assert_eq!(io.queue.next_deadline(), None);

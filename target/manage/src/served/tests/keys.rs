@@ -23,6 +23,11 @@ fn known(manager: &Manager) -> (bool, bool) {
     (policy.current().is_some(), policy.old().is_some())
 }
 
+fn unknown(manager: &Manager) -> usize {
+    let model = manager.model();
+    model.authentication().hosts[&Nqn::new(HOST).unwrap()].unknown
+}
+
 fn waiting(manager: &Manager) -> Vec<String> {
     let all = manager.waiting();
     let names = all.iter().map(|one| one.what.to_string());
@@ -49,24 +54,36 @@ fn key_that_cannot_be_read_at_the_start_is_accepted_when_it_can() {
     };
     let manager = &daemon.manager;
     assert_eq!(known(manager), (false, true));
+    assert_eq!(unknown(manager), 1);
     let name = format!("key_file of host {HOST}");
     assert_eq!(waiting(manager), std::slice::from_ref(&name));
     assert!(!manager.retry(|_| true));
     // A reload requires the file. A change of something else does not.
     assert!(manager.apply(&config).is_err());
     let more = with(&[(1, "ram:1M"), (2, "ram:1M")], "");
-    assert!(manager.plan_with(&more, KeysToRead::Changed).is_ok());
-    let _ = manager.apply_with(&more, KeysToRead::Changed).unwrap();
+    assert!(
+        manager
+            .plan_with(&more, &KeysToRead::Of(BTreeSet::new()))
+            .is_ok()
+    );
+    let _ = manager
+        .apply_with(&more, &KeysToRead::Of(BTreeSet::new()))
+        .unwrap();
     assert_eq!(daemon.served().len(), 2);
     assert_eq!(
         (known(manager), waiting(manager)),
         ((false, true), vec![name])
     );
     let changed = with(&[(1, "ram:1M")], "hash = \"sha384\"\n");
-    assert!(manager.apply_with(&changed, KeysToRead::Changed).is_err());
+    assert!(
+        manager
+            .apply_with(&changed, &KeysToRead::Of(BTreeSet::new()))
+            .is_err()
+    );
     write(&new, ONE);
     assert!(manager.retry(|_| true));
     assert_eq!((known(manager), waiting(manager)), ((true, true), vec![]));
+    assert_eq!(unknown(manager), 0);
 }
 
 #[test]
@@ -98,7 +115,7 @@ fn change_reports_hosts_that_it_leaves_without_a_key_once() {
     let plan = daemon.manager.plan(&required).unwrap();
     let report = daemon
         .manager
-        .apply_with(&required, KeysToRead::Changed)
+        .apply_with(&required, &KeysToRead::Of(BTreeSet::new()))
         .unwrap();
     for remarks in [plan.remarks, report.remarks] {
         let [remark] = &remarks[..] else {
@@ -108,8 +125,46 @@ fn change_reports_hosts_that_it_leaves_without_a_key_once() {
     }
     let again = daemon
         .manager
-        .apply_with(&required, KeysToRead::Changed)
+        .apply_with(&required, &KeysToRead::Of(BTreeSet::new()))
         .unwrap();
     assert_eq!(again.remarks, Vec::<String>::new());
     assert_eq!(daemon.manager.apply(&required).unwrap().remarks.len(), 1);
+}
+
+#[test]
+fn change_of_a_host_reads_its_files_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    write(&path, ONE);
+    let text = text(&[]);
+    let config = parse(&format!(
+        "{text}[[host]]\nnqn = \"{HOST}\"\nkey_file = {path:?}\n"
+    ));
+    let server = Server::start(&config).unwrap();
+    let manager = Arc::clone(server.manager());
+    let _daemon = Daemon {
+        manager: Arc::clone(&manager),
+        server: Some(server),
+        folder,
+    };
+    let host = Nqn::new(HOST).unwrap();
+    let key = || {
+        let model = manager.model();
+        let policy = &model.authentication().hosts[&host];
+        policy.current().unwrap().to_text()
+    };
+    write(&path, OTHER);
+    let others = KeysToRead::Of(BTreeSet::new());
+    assert!(
+        manager
+            .apply_with(&config, &others)
+            .unwrap()
+            .changes
+            .is_empty()
+    );
+    assert_eq!(*key(), ONE);
+    let its = KeysToRead::Of(BTreeSet::from([host]));
+    assert_eq!(manager.plan_with(&config, &its).unwrap().changes.len(), 1);
+    assert_eq!(manager.apply_with(&config, &its).unwrap().changes.len(), 1);
+    assert_eq!(*key(), OTHER);
 }

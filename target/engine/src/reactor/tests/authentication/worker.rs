@@ -2,6 +2,8 @@
 
 use nvmeof_dhchap::{Exchange, SystemRandom};
 use nvmeof_polling::PollingConfig;
+use nvmeof_wire::fabrics::PropertyAccess;
+use nvmeof_wire::registers::{Property, PropertyValue};
 
 use super::*;
 use crate::{Clock, Mail};
@@ -169,7 +171,7 @@ fn queue_serves_while_it_authenticates_again() {
 }
 
 #[test]
-fn reset_during_computation_closes_the_queue() {
+fn disconnect_during_a_computation_of_a_served_queue_cancels_it() {
     let mut bench = inline(7, limits());
     let mut host = bench.host();
     let (admin, _) = ready(&mut bench, &mut host, false);
@@ -183,6 +185,30 @@ fn reset_during_computation_closes_the_queue() {
         bench.reactor.queue_pairs() == 0
     });
     assert!(workers.take()[0].is_cancelled());
+}
+
+/// The command of before the reset gets no response, and its result nothing; the queue can
+/// authenticate again.
+#[test]
+fn reset_during_a_computation_leaves_the_queue_usable() {
+    let mut bench = inline(11, limits());
+    let mut host = bench.host();
+    let (admin, _) = ready(&mut bench, &mut host, false);
+    let workers = Arc::new(Held::default());
+    bench.reactor.set_workers(workers.clone());
+    let (_, step) = start(&host, right(&host, false));
+    let lost = send_step(&mut host, admin, &step);
+    bench.until(&mut [&mut host], |_, _| workers.count() == 1);
+    let disable = PropertyAccess::set(Property::CC, PropertyValue::Dword(0));
+    let sent = host.send(admin, disable, &[]);
+    assert!(run(&mut bench, &mut host, sent).0.status().is_success());
+    enable(&mut bench, &mut host, admin);
+    workers.run_all();
+    bench.run_for(&mut [&mut host], Duration::from_secs(1));
+    assert!(host.take(lost).is_none());
+    again(&mut bench, &workers, &mut host, admin, |_, _| {});
+    assert_eq!(bench.reactor.queue_pairs(), 1);
+    assert_eq!(bench.reactor.free_buffers().0, 20);
 }
 
 #[test]
