@@ -1,11 +1,14 @@
 //! Connected controllers, and disconnecting a host.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
 use crate::controller::Controller;
-use crate::{Authenticated, AuthenticationReport, DisconnectReason, Disconnected, Model, Target};
+use crate::{
+    Authenticated, AuthenticationReport, DisconnectReason, Disconnected, Model, Source, Target,
+};
 
 /// A controller that a host has connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,27 @@ impl Target {
         let all = self.shared.registry.all().into_iter();
         all.map(|controller| Connected::of(&controller, &model))
             .collect()
+    }
+
+    /// How many I/O queues of controllers are not connected of those that hosts requested by Set
+    /// Features, by the source of their admin queues. The next connections of these sources are
+    /// expected.
+    #[must_use]
+    pub fn awaited_queues(&self) -> BTreeMap<Source, usize> {
+        let mut awaited = BTreeMap::new();
+        for controller in self.shared.registry.all() {
+            let Some(source) = controller.source else {
+                continue;
+            };
+            let cold = controller.lock();
+            let granted = usize::from(cold.features.io_queues.unwrap_or_default());
+            let missing = granted.saturating_sub(cold.queues.len());
+            drop(cold);
+            if missing > 0 {
+                *awaited.entry(source).or_default() += missing;
+            }
+        }
+        awaited
     }
 
     /// The authentications since the target started: of all hosts, and of each host that has a

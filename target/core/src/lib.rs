@@ -50,6 +50,7 @@ mod quota;
 mod registry;
 mod request;
 mod shared;
+mod source;
 mod target;
 #[cfg(test)]
 mod testing;
@@ -80,5 +81,6 @@ pub use persist::{PendingSave, SaveError};
 pub use protection::{ProtectionKeeper, SavedProtection};
 pub use queue::{ExhaustedQuotas, FollowUps, Queue};
 pub use request::Request;
+pub use source::Source;
 pub use target::{PortQuotaGuard, ProtectionSave, Refusal, Target};
 pub use writers::{WriteLoss, Writers};

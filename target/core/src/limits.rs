@@ -31,7 +31,8 @@ pub struct Limits {
     /// creates the queue pairs of all I/O queues before it sends the first Connect.
     pub connect_timeout: Duration,
     /// Queue pairs of one reactor that have not sent a Connect command. At the limit,
-    /// a new one replaces the oldest one.
+    /// a new one replaces the oldest one. Those for I/O queues that controllers of their
+    /// peer lack do not count, up to twice as many.
     pub unconnected: u16,
     /// Controllers that one host may have, of [`controllers`](Self::controllers).
     pub host_controllers: u16,

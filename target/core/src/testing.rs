@@ -22,6 +22,7 @@ use nvmeof_wire::registers::{Cc, Property, PropertyValue};
 use nvmeof_wire::{Cqe, Nqn, Sgl, Sqe, Status};
 use zerocopy::IntoBytes;
 
+use crate::Source;
 use crate::metrics::ReactorMetrics;
 use crate::{
     Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order,
@@ -238,7 +239,7 @@ impl Host {
         let request = CmRequest::new(qid, entries);
         let (mut queue, accept) = target.queue(request.as_bytes(), NOW).unwrap();
         assert_eq!(accept.crqsize.get(), entries);
-        queue.set_peer(PEER);
+        queue.set_peer(PEER, Source::Ip([192, 0, 2, 7].into()));
         Self {
             queue,
             now: NOW,

@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use nvmeof_rdma::Peer;
+use nvmeof_target_core::Source;
 
-use crate::source::Source;
+use crate::source::source_of;
 
 /// Rate limiter for log lines about peers.
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ impl PeerLog {
     /// Whether to write a line about `peer` now. `Some` has the number of lines left out
     /// since the last one, of all peers, if any were.
     pub(crate) fn ask(&mut self, peer: Peer, now: Duration) -> Option<Option<u64>> {
-        let source = Source::of(peer).network();
+        let source = source_of(peer).network();
         let mut its = self.bucket(source);
         if !its.has(OF_SOURCE, now) || !self.all.has(OF_ALL, now) {
             self.left_out = self.left_out.saturating_add(1);
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_are_one_source() {
-        let source = |text| Source::of(peer(text)).network();
+        let source = |text| source_of(peer(text)).network();
         assert_eq!(source("[fd00::1]:1"), source("[fd00::2:0:0:1]:2"));
         assert_ne!(source("[fd00::1]:1"), source("[fd00:0:0:1::1]:1"));
         assert_eq!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.1:2"));

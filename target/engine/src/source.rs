@@ -1,36 +1,11 @@
-//! Sources of connections, as far as known before a Connect.
-
-use std::net::{IpAddr, Ipv6Addr};
+//! The source of a connection, by its peer.
 
 use nvmeof_rdma::Peer;
+use nvmeof_target_core::Source;
 
-/// The source of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
-    /// An IP address.
-    Ip(IpAddr),
-    /// A user of this machine.
-    User(u32),
-}
-
-impl Source {
-    pub(crate) fn of(peer: Peer) -> Self {
-        match peer {
-            Peer::Ip(addr) => Self::Ip(addr.ip()),
-            Peer::Process { uid, .. } => Self::User(uid),
-        }
-    }
-
-    /// One source for all addresses of a site. A site has a whole network of IPv6
-    /// addresses (RFC 4291, section 2.5.4); any other source stands for itself.
-    pub(crate) fn network(self) -> Self {
-        const NETWORK: u128 = !0 << 64;
-        match self {
-            Self::Ip(ip) => Self::Ip(match ip.to_canonical() {
-                IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & NETWORK).into(),
-                v4 @ IpAddr::V4(_) => v4,
-            }),
-            user @ Self::User(_) => user,
-        }
+pub(crate) fn source_of(peer: Peer) -> Source {
+    match peer {
+        Peer::Ip(addr) => Source::Ip(addr.ip()),
+        Peer::Process { uid, .. } => Source::User(uid),
     }
 }

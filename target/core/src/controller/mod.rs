@@ -34,7 +34,7 @@ use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::protection::ProtectionRequest;
-use crate::{Limits, Subsystem};
+use crate::{Limits, Source, Subsystem};
 use aborts::{AbortOutcome, Aborts};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
@@ -61,6 +61,8 @@ pub(crate) struct Controller {
     pub(crate) home: u16,
     /// The peer of the admin queue, in words: see [`Queue::set_peer`](crate::Queue).
     pub(crate) peer: Arc<str>,
+    /// Where that comes from.
+    pub(crate) source: Option<Source>,
     /// The host and its port, which determine the view of the subsystem.
     pub(crate) viewer: Arc<Viewer>,
     /// The view as of the last admin command.
@@ -134,6 +136,7 @@ impl Controller {
             queue_depth: Limits::ADMIN_DEPTH,
             home: 0,
             peer: Arc::default(),
+            source: None,
             viewer,
             view,
             kind,

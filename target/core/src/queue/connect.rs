@@ -364,13 +364,14 @@ impl Queue {
         let (hostnqn, hostid) = (who.hostnqn, who.hostid);
         // If the port was removed meanwhile, the connection is about to be closed.
         let (port, home) = (self.port.clone(), self.home.reactor);
-        let peer = Arc::clone(&self.endpoints.peer);
+        let (peer, source) = (Arc::clone(&self.endpoints.peer), self.endpoints.source);
         let queue_depth = served.model.queue_depth_at(port.as_ref());
         let make = |cntlid| {
             let mut controller = Controller::new(cntlid, hostnqn, hostid, port, kind, features);
             controller.home = home;
             controller.queue_depth = queue_depth;
             controller.peer = peer;
+            controller.source = source;
             controller.lock().proof = proof;
             controller.hot.arm(now);
             controller

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Queue;
+use crate::Source;
 use crate::model::Local;
 
 /// The endpoints of a connection, as far as they are known.
@@ -13,6 +14,8 @@ pub(super) struct Endpoints {
     pub(super) local: Option<Local>,
     /// The peer, in words.
     pub(super) peer: Arc<str>,
+    /// Where it comes from.
+    pub(super) source: Option<Source>,
 }
 
 impl Queue {
@@ -27,9 +30,11 @@ impl Queue {
         self.endpoints.local = Some(Local::Host);
     }
 
-    /// Sets the peer, in words: an address, or a process. Log lines about a controller name
-    /// the peer of its admin queue.
-    pub fn set_peer(&mut self, peer: &str) {
+    /// Sets the peer, in words, and its source: an address, or a process. Log lines about a
+    /// controller name the peer of its admin queue. For the source, see
+    /// [`Target::awaited_queues`](crate::Target::awaited_queues).
+    pub fn set_peer(&mut self, peer: &str, source: Source) {
         self.endpoints.peer = Arc::from(peer);
+        self.endpoints.source = Some(source);
     }
 }

@@ -201,7 +201,7 @@ mod tests {
     use super::super::testing::{host, job, port, unproven};
     use super::*;
     use crate::Mailbox;
-    use crate::source::Source;
+    use nvmeof_target_core::Source;
 
     /// Jobs that are numbered as they are pushed.
     struct Queued {

@@ -26,13 +26,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nvmeof_dhchap::{Exchange, Random, Work, WorkResult};
-use nvmeof_target_core::PortAddress;
+use nvmeof_target_core::{PortAddress, Source};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::auth::GroupId;
 
 use crate::computed::Computed;
 use crate::mailbox::{Mailbox, Order};
-use crate::source::Source;
 use crate::tag::Tag;
 pub use pool::WorkerPool;
 

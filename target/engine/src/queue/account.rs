@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{ExhaustedQuotas, Limit, Port, PortAddress, Target};
+use nvmeof_target_core::{ExhaustedQuotas, Limit, Port, PortAddress, Source, Target};
 use nvmeof_wire::Nqn;
 
 use super::charged::{UNCHARGED, kind_of, kind_of_len};
@@ -22,7 +22,7 @@ use super::lingering::Lingering;
 use super::room::all_admin_capsules;
 use super::slots::{Command, MissingBuffers};
 use super::trust::{Mark, Origin, Origins, Record, TrustLevel, UnprovenUsage, WithheldReason};
-use super::{Io, QueuePair, Source};
+use super::{Io, QueuePair};
 use crate::fair_queue::HostId;
 use crate::tag::SlotId;
 

@@ -3,9 +3,9 @@
 //!
 //! # Why there is always one
 //! A buffer belongs to a command of a queue that had no controller when the command took it. Such
-//! a queue has [`FIRST`] slots, so it has no more buffers. A reactor has at most twice
-//! `limits.unconnected` of these queues. It counts a queue that got a controller as one of them
-//! until its buffers have returned: see [`QueuePair::is_unconnected`].
+//! a queue has [`FIRST`] slots, so it has no more buffers. A reactor has at most
+//! [`MOST_UNCONNECTED`] times `limits.unconnected` of these queues. It counts a queue that got a
+//! controller as one of them until its buffers have returned: see [`QueuePair::is_unconnected`].
 
 use nvmeof_memory::{Buf, Pages, Pool, PoolError, PoolLayout, Region};
 use nvmeof_rdma::Work;
@@ -19,6 +19,11 @@ use crate::tag::SlotId;
 /// has 1,168; a Negotiate has 64 for each protocol that the host offers.
 const MESSAGE_LEN: usize = 4096;
 
+/// Queues without a controller of one reactor, as a multiple of `limits.unconnected`: those that
+/// the limit counts and as many that are closing, and twice as many for queues that controllers
+/// lack.
+pub(crate) const MOST_UNCONNECTED: usize = 4;
+
 /// The message buffers of one reactor.
 pub(crate) struct MessageBuffers(Pool);
 
@@ -29,7 +34,7 @@ impl MessageBuffers {
     /// [`PoolError`].
     pub(crate) fn new(limits: &Limits, pages: Pages) -> Result<Self, PoolError> {
         let layout = PoolLayout {
-            count: 2 * usize::from(limits.unconnected) * usize::from(FIRST),
+            count: MOST_UNCONNECTED * usize::from(limits.unconnected) * usize::from(FIRST),
             stride: MESSAGE_LEN,
             lead: 0,
         };
@@ -59,6 +64,11 @@ impl QueuePair {
     pub(crate) fn is_unconnected(&self) -> bool {
         let mut messages = self.cold.messages.iter();
         !self.core.is_connected() || messages.any(|slot| self.slots.peek(*slot).is_some())
+    }
+
+    /// The queue identifier for which the peer asked.
+    pub(crate) fn qid(&self) -> u16 {
+        self.core.qid()
     }
 
     /// Pulls the data of a command on a queue without a controller: those of a Connect, or a

@@ -55,7 +55,7 @@ pub(crate) use computing::Workers;
 use fused::Pair;
 pub(crate) use lingering::{Impacted, Lingering};
 use losses::WrittenStores;
-pub(crate) use messages::MessageBuffers;
+pub(crate) use messages::{MOST_UNCONNECTED, MessageBuffers};
 pub(crate) use quiesce::{Locked, Waiting};
 pub(crate) use receives::{Receives, SharedQueues};
 pub(crate) use room::all_admin_capsules;
@@ -63,7 +63,7 @@ use slots::{Lent, Slots};
 use stalled::Watch;
 pub(crate) use stalled::{Shortage, Stalled};
 use transfer::Transfer;
-pub(crate) use trust::{Source, TrustLevel};
+pub(crate) use trust::TrustLevel;
 
 /// What queue pairs use during an iteration.
 pub(crate) struct Io<'a> {

@@ -15,7 +15,8 @@ use nvmeof_memory::Classes;
 
 use super::QueuePair;
 use super::account::{Holding, KINDS};
-pub(crate) use crate::source::Source;
+use crate::source::source_of;
+use nvmeof_target_core::Source;
 
 /// How long an address that stalled comes after others.
 const SUSPECT_FOR: Duration = Duration::from_secs(60);
@@ -80,7 +81,7 @@ pub(super) struct UnprovenUsage {
 impl QueuePair {
     /// The source of its connection.
     pub(crate) fn source(&self) -> Source {
-        Source::of(self.link.peer)
+        source_of(self.link.peer)
     }
 }
 

@@ -8,14 +8,15 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     ACCEPT_PACE, Address, ConnectRequest, PostError, PrivateData, Provider, QpConfig, QpId, QpOwner,
 };
-use nvmeof_target_core::{Limit, PortQuotaGuard, Queue as Core, Refusal, Target};
+use nvmeof_target_core::{Limit, PortQuotaGuard, Queue as Core, Refusal, Source, Target};
 use nvmeof_wire::cm::{Accept, Request as CmRequest};
 use zerocopy::IntoBytes;
 
 use super::sizes::ADMIN_CAPSULE;
 use super::{CHECK_INTERVAL, Listening, Reactor};
 use crate::peer_log::PeerLog;
-use crate::queue::{FIRST, Link, QueuePair, SENDS_PER_COMMAND, Source};
+use crate::queue::{FIRST, Link, MOST_UNCONNECTED, QueuePair, SENDS_PER_COMMAND};
+use crate::source::source_of;
 use crate::tag::SlotId;
 use nvmeof_target_address::port_address;
 
@@ -65,10 +66,43 @@ impl Requests {
 struct Unconnected {
     id: SlotId,
     source: Source,
+    /// Its queue identifier.
+    qid: u16,
     /// Whether it waits for a computation, which the target owes it.
     awaits_worker: bool,
     /// When it was accepted, or its peer sent or fetched the last valid message.
     last_progress: Duration,
+}
+
+/// The connections for I/O queues that connected controllers lack.
+#[derive(Default)]
+struct Expected {
+    /// How many may still come, by source.
+    awaited: BTreeMap<Source, usize>,
+    taken: usize,
+    most: usize,
+}
+
+impl Expected {
+    /// At most `most` of `awaited`.
+    fn new(awaited: BTreeMap<Source, usize>, most: usize) -> Self {
+        Self {
+            awaited,
+            taken: 0,
+            most,
+        }
+    }
+
+    /// Whether a connection is one of them.
+    fn take(&mut self, source: Source, qid: u16) -> bool {
+        let left = self.awaited.get_mut(&source).filter(|left| **left > 0);
+        let Some(left) = left.filter(|_| qid != 0 && self.taken < self.most) else {
+            return false;
+        };
+        *left -= 1;
+        self.taken += 1;
+        true
+    }
 }
 
 /// Resources of an accepted connection.
@@ -152,7 +186,7 @@ impl<S: BackingStores> Reactor<S> {
             return Err(Target::no_reads());
         }
         let quota = self.target.port_quota(&port.to_string())?;
-        self.limit_unconnected(now)?;
+        self.limit_unconnected((source_of(request.peer), core.qid()), now)?;
         let pool = match core.qid() {
             0 => &self.resources.admin_capsules,
             _ => &self.resources.capsules,
@@ -178,10 +212,14 @@ impl<S: BackingStores> Reactor<S> {
         })
     }
 
-    /// Limits connections without a controller: at the limit, a connection of the peer with
-    /// the most of them is closed for a new one. It is the one that made no progress for
-    /// longest, and one that waits for a worker only if all of the peer do.
-    fn limit_unconnected(&mut self, now: Duration) -> Result<(), Refusal> {
+    /// Limits connections without a controller for a new one of `(source, qid)`: at the limit, a
+    /// connection of the peer with the most of them is closed. It is the one that made no progress
+    /// for longest, and one that waits for a worker only if all of the peer do.
+    ///
+    /// Those for I/O queues that controllers of their peers lack do not count, up to twice as
+    /// many: a host may open the connections of all its queues before the first Connect, and when a
+    /// target starts, all hosts do at once.
+    fn limit_unconnected(&mut self, new: (Source, u16), now: Duration) -> Result<(), Refusal> {
         let most = usize::from(self.target.limits().unconnected);
         let queues = &mut self.queues;
         let mut open = Vec::new();
@@ -193,21 +231,30 @@ impl<S: BackingStores> Reactor<S> {
                 open.push(Unconnected {
                     id: *id,
                     source: queue_pair.source(),
+                    qid: queue_pair.qid(),
                     awaits_worker: queue_pair.awaits_worker(),
                     last_progress: queue_pair.last_progress(),
                 });
             }
             queue_pair.is_unconnected()
         });
+        let all = self.unconnected.len();
+        let mut expected = Expected::default();
+        if all >= most {
+            expected = Expected::new(self.target.awaited_queues(), 2 * most);
+            open.retain(|one| !expected.take(one.source, one.qid));
+        }
+        let others = all - expected.taken;
+        let is_expected = expected.take(new.0, new.1);
         // Closing takes some time.
-        if self.unconnected.len() >= 2 * most {
+        if all >= MOST_UNCONNECTED * most || !is_expected && others >= 2 * most {
             self.target.limit_counters().add(Limit::Unconnected);
             return Err(Target::no_room(format!(
-                "{} connections without a controller are closing",
-                self.unconnected.len()
+                "{all} connections without a controller are open or closing"
             )));
         }
-        if open.len() >= most
+        if !is_expected
+            && open.len() >= most
             && let Some(queue) = idlest_of_most(&open)
         {
             self.target.limit_counters().add(Limit::Unconnected);
@@ -326,7 +373,7 @@ fn set_addresses(core: &mut Core, provider: &dyn Provider, request: &ConnectRequ
         None => {}
     }
     if core.qid() == 0 {
-        core.set_peer(&request.peer.to_string());
+        core.set_peer(&request.peer.to_string(), source_of(request.peer));
     }
 }
 
@@ -409,6 +456,7 @@ mod tests {
             .map(|((peer, awaits_worker, at), id)| Unconnected {
                 id,
                 source: Source::Ip([10, 0, 0, *peer].into()),
+                qid: 0,
                 awaits_worker: *awaits_worker,
                 last_progress: Duration::from_secs(*at),
             });

@@ -5,9 +5,10 @@ use std::time::Duration;
 use nvmeof_rdma::QpId;
 use nvmeof_target_core::{Limit, Limits};
 use nvmeof_wire::Status;
-use nvmeof_wire::admin::bare;
+use nvmeof_wire::admin::{SetFeatures, bare};
 use nvmeof_wire::cm::{Reject, RejectStatus, Request};
 use nvmeof_wire::fabrics::{Connect, ConnectData};
+use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::opcode::admin as opcode;
 use nvmeof_wire::{Nqn, Sqe};
 use zerocopy::IntoBytes;
@@ -177,6 +178,72 @@ fn many_connections_of_one_peer_do_not_replace_another() {
             .get(Limit::Unconnected),
         4
     );
+}
+
+/// A controller that was granted so many I/O queues, and the connections for them.
+fn connections_of_queues(bench: &mut Bench, host: &mut Host, count: u16) -> (u16, Vec<QpId>) {
+    let (qp, cntlid) = admin(bench, host, 0);
+    let value = u32::from(count - 1) * 0x1_0001;
+    let grant = SetFeatures::new(FeatureId::NUMBER_OF_QUEUES, value);
+    let sent = host.send(qp, grant.to_sqe(), &[]);
+    let (cqe, _) = run(bench, host, sent);
+    assert_eq!(cqe.result.get(), value.into());
+    let request = |qid| Request::new(qid, 32);
+    let queues = (1..=count).map(|qid| establish(bench, host, &request(qid)));
+    (cntlid, queues.collect())
+}
+
+fn few_unconnected(seed: u64) -> Bench {
+    let limits = Limits {
+        unconnected: 4,
+        ..limits()
+    };
+    let mut config = few_buffers();
+    config.capsules = 4096;
+    Bench::limited(seed, config, limits)
+}
+
+/// Linux opens the connections of all queues before the first Connect. When a target starts, all of
+/// its hosts do at once, perhaps beside peers that are no hosts.
+#[test]
+fn hosts_may_open_connections_for_all_queues_that_they_were_granted() {
+    let mut bench = few_unconnected(11);
+    let mut hosts: Vec<Host> = (0..4).map(|_| bench.host()).collect();
+    let mut queues = Vec::new();
+    for host in &mut hosts {
+        queues.push(connections_of_queues(&mut bench, host, 2));
+    }
+    let mut strangers: Vec<Host> = (0..6).map(|_| bench.host()).collect();
+    for stranger in &mut strangers {
+        establish(&mut bench, stranger, &Request::new(1, 32));
+    }
+    for (host, (cntlid, queues)) in hosts.iter_mut().zip(queues) {
+        for (qid, qp) in (1..).zip(queues) {
+            let connect = Connect::new(qid, 32, 0);
+            let cqe = try_connect(&mut bench, host, qp, &connect, cntlid);
+            assert!(cqe.status().is_success(), "{:?}", cqe.status());
+        }
+        assert!(host.closed.is_empty());
+    }
+    let mut all: Vec<&mut Host> = strangers.iter_mut().collect();
+    bench.run_for(&mut all, Duration::from_secs(1));
+    let closed = strangers.iter().filter(|one| !one.closed.is_empty());
+    assert_eq!(closed.count(), 2);
+}
+
+/// A host that has a controller gets no more connections than that many, whatever it was granted,
+/// and takes none from other peers.
+#[test]
+fn connections_for_granted_queues_are_limited() {
+    let mut bench = few_unconnected(12);
+    let (mut greedy, mut modest) = (bench.host(), bench.host());
+    establish(&mut bench, &mut modest, &Request::new(0, 32));
+    let (_, queues) = connections_of_queues(&mut bench, &mut greedy, 16);
+    bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
+    // Eight for its queues, and three of the four of all peers.
+    assert_eq!(greedy.closed.len(), queues.len() - 8 - 3);
+    assert!(modest.closed.is_empty());
+    assert_eq!(bench.reactor.queue_pairs(), 1 + 8 + 4);
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nvmeof_wire::admin::SetFeatures;
+use nvmeof_wire::features::FeatureId;
+
 use super::super::late::Late;
 use super::*;
 
@@ -153,4 +156,50 @@ fn message_buffers_suffice_at_the_limit_of_connections() {
         bench.until(&mut all, |bench, _| bench.reactor.queue_pairs() == 0);
         assert!(has_all_messages(&bench));
     }
+}
+
+/// All queues that hosts were granted may wait for their proofs at once.
+#[test]
+fn message_buffers_suffice_for_all_queues_that_hosts_were_granted() {
+    let limits = Limits {
+        unconnected: 4,
+        ..limits()
+    };
+    let mut config = few_buffers();
+    config.capsules = 4096;
+    let mut bench = bench_with(6, config, limits);
+    bench.reactor.set_workers(Arc::new(Inline));
+    let mut hosts: Vec<Host> = (0..3).map(|_| bench.host()).collect();
+    let mut unproven_queues = Vec::new();
+    for host in &mut hosts {
+        let (admin, cntlid) = unproven(&mut bench, host, &Connect::new(0, 32, 0), 0xffff);
+        let keys = right(host, false);
+        assert_eq!(authenticate(&mut bench, host, admin, keys), Ok(()));
+        enable(&mut bench, host, admin);
+        let grant = SetFeatures::new(FeatureId::NUMBER_OF_QUEUES, 0x0003_0003);
+        let sent = host.send(admin, grant.to_sqe(), &[]);
+        assert!(run(&mut bench, host, sent).0.status().is_success());
+        let queues = (1..=4).map(|qid| {
+            let connect = Connect::new(qid, 32, 0);
+            unproven(&mut bench, host, &connect, cntlid).0
+        });
+        unproven_queues.push(queues.collect::<Vec<_>>());
+    }
+    // All messages are pulled at once.
+    let mut sent = Vec::new();
+    for (host, queues) in hosts.iter_mut().zip(unproven_queues) {
+        for qp in queues {
+            let (_, step) = start(host, right(host, false));
+            sent.push((sent.len() / 4, send_step(host, qp, &step)));
+        }
+    }
+    let mut all: Vec<&mut Host> = hosts.iter_mut().collect();
+    bench.until(&mut all, |_, hosts| {
+        sent.retain(|(host, sent)| {
+            let reply = hosts[*host].take(*sent);
+            reply.is_none_or(|(cqe, _)| !cqe.status().is_success())
+        });
+        sent.is_empty()
+    });
+    assert_eq!(bench.reactor.queue_pairs(), 3 * (1 + 4));
 }
