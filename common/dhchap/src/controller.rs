@@ -243,10 +243,15 @@ impl std::fmt::Debug for Challenged {
 /// the longest one: a host chooses its Keep Alive Timeout, which may be weeks.
 const MAX_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The shortest timeout. That of Linux is 5 s, in which a busy host does not always compute two
+/// exponentiations; when it then loses the connection, Linux 6.12 waits for twelve minutes. Peers
+/// gain nothing: each chooses its Keep Alive Timeout.
+const MIN_TIMEOUT: Duration = Duration::from_secs(30);
+
 impl ControllerAuth {
     /// A queue of that host that has to authenticate itself from `now` on. `keep_alive` is the Keep
-    /// Alive Timeout of its controller, zero for none. A step may take that long, but at most two
-    /// minutes.
+    /// Alive Timeout of its controller, zero for none. A step may take that long, but at least half
+    /// a minute and at most two minutes.
     #[must_use]
     pub fn new(
         hostnqn: Nqn,
@@ -257,7 +262,7 @@ impl ControllerAuth {
     ) -> Self {
         let timeout = match keep_alive {
             Duration::ZERO => MAX_TIMEOUT,
-            keep_alive => keep_alive.min(MAX_TIMEOUT),
+            keep_alive => keep_alive.clamp(MIN_TIMEOUT, MAX_TIMEOUT),
         };
         Self {
             hostnqn,
