@@ -5,6 +5,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use crate::results::{Finding, Results};
 
@@ -42,14 +43,45 @@ pub(crate) fn text(results: &Results) -> String {
     text
 }
 
+/// The file as it was `before`, with the authentications of `results`, which may be those of some
+/// scenarios. `None`: one of the two has none.
+pub(crate) fn with_authentications(before: &str, results: &Results) -> Option<String> {
+    let place = section(before)?;
+    let text = authentications(&results.cases);
+    (!text.is_empty()).then(|| [&before[..place.start], &text, &before[place.end..]].concat())
+}
+
+/// `text` with the authentications of the file as it was `before`: only a long run has all.
+pub(crate) fn keep_authentications(text: &str, before: &str) -> String {
+    match (section(text), section(before)) {
+        (Some(place), Some(kept)) => {
+            [&text[..place.start], &before[kept], &text[place.end..]].concat()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// The section of authentications.
+fn section(text: &str) -> Option<Range<usize>> {
+    let head = "\n## ";
+    let start = text.find("\n## Authentication\n")?;
+    let len = text[start + head.len()..].find(head);
+    let end = len.map_or(text.len(), |len| start + head.len() + len);
+    Some(start..end)
+}
+
 const AUTHENTICATIONS: &str = "
 ## Authentication
 
 Providers over which DH-HMAC-CHAP passed, by hash function, group and direction: one-way proves
 the host, two-way also the controller. The kernel host connects to this target (`auth-host`), the
-initiator to the kernel target (`nvmet-auth`). Only `cargo xtask lab --long` runs all rows.
+initiator to the kernel target (`nvmet-auth`). Only
+`cargo xtask lab --long --write-interop auth-host nvmet-auth` runs all rows.
 
 ";
+
+/// The scenarios of the section.
+pub(crate) const AUTHENTICATING: [&str; 2] = ["auth-host", "nvmet-auth"];
 
 /// The two sides that are not this project, by the scenario that has them.
 const SIDES: [(&str, &str); 2] = [
@@ -250,6 +282,24 @@ mod tests {
         let last = "| sha512 | ffdhe8192 | not run | not run | not run | iwarp |\n";
         assert!(text.ends_with(last), "{text}");
         assert_eq!(text.matches("| sha").count(), 18);
+
+        // A later run with fewer of them, and one of the scenarios alone.
+        let fewer = Results {
+            versions: BTreeMap::new(),
+            cases: vec![
+                finding("one", "iwarp", true, &[]),
+                figure("auth-host", "verbs-siw", "sha512, null, two-way"),
+            ],
+        };
+        let kept = keep_authentications(&super::text(&fewer), &text);
+        assert!(kept.contains("| one |") && kept.contains(first), "{kept}");
+        let replaced = with_authentications(&text, &fewer).unwrap();
+        let row = "| sha512 | null | not run | verbs-siw | not run | not run |\n";
+        assert!(
+            replaced.contains(row) && !replaced.contains(first),
+            "{replaced}"
+        );
+        assert_eq!(with_authentications("", &fewer), None);
     }
 
     #[test]

@@ -83,8 +83,9 @@ struct Arguments {
     /// Run a bash script in a guest; print its output and exit with its status
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "figures", "list"])]
     exec: Option<PathBuf>,
-    /// Write docs/interop.md if all scenarios pass
-    #[arg(long, conflicts_with = "scenarios")]
+    /// Write docs/interop.md if all scenarios pass. With --long and SCENARIO, write the section
+    /// Authentication only, which other runs keep
+    #[arg(long)]
     write_interop: bool,
     /// Number of guests that run at the same time
     #[arg(long, value_name = "N", default_value_t = 2)]
@@ -164,6 +165,16 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         list(&scenarios);
         return Ok(0);
     }
+    if arguments.write_interop
+        && !arguments.scenarios.is_empty()
+        && (!arguments.long || arguments.scenarios != interop::AUTHENTICATING)
+    {
+        let what = "--write-interop writes the results of all scenarios, or with --long those of";
+        let names = interop::AUTHENTICATING.join(" ");
+        return Err(Trouble::SetUp(format!(
+            "{what} `{names}`: name these, or none"
+        )));
+    }
     let rotated = arguments.rotate.then(|| commits(&lab));
     let choice = Choice::new(&arguments.scenarios, arguments.figures, rotated);
     let cases = scenario::select(&scenarios, choice)?;
@@ -206,22 +217,50 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         return Ok(u8::try_from(status).unwrap_or(1));
     }
     let results = run_all(&blueprint, cases, arguments)?;
-    let is_whole = arguments.scenarios.is_empty() && !arguments.figures && !arguments.rotate;
-    if is_whole && results.failed() == 0 {
-        // The result of the last complete run is kept beside the folder of the run.
-        let mut files = vec![blueprint.folder.with_file_name("interop.md")];
-        if arguments.write_interop {
-            files.push(lab.join("../../docs/interop.md"));
-        }
-        for file in files {
-            fs::write(&file, interop::text(&results))
-                .map_err(|error| Trouble::file("write", &file, &error))?;
-        }
+    if results.failed() == 0 && !arguments.figures && !arguments.rotate {
+        let beside = blueprint.folder.with_file_name("interop.md");
+        write_interop(
+            &results,
+            arguments,
+            &beside,
+            &lab.join("../../docs/interop.md"),
+        )?;
     }
     if arguments.figures && results.failed() == 0 {
         figures::refresh(&results, &lab.join("../../docs/performance.md"))?;
     }
     Ok(u8::from(results.failed() > 0))
+}
+
+/// Writes the result of a complete run `beside` its folder, and to `document` if that was requested.
+fn write_interop(
+    results: &Results,
+    arguments: &Arguments,
+    beside: &Path,
+    document: &Path,
+) -> Result<(), Trouble> {
+    let write = |file: &Path, text: &str| {
+        fs::write(file, text).map_err(|error| Trouble::file("write", file, &error))
+    };
+    let is_whole = arguments.scenarios.is_empty();
+    if !is_whole && !arguments.write_interop {
+        return Ok(());
+    }
+    let before =
+        fs::read_to_string(document).map_err(|error| Trouble::file("read", document, &error))?;
+    if !is_whole {
+        let text = interop::with_authentications(&before, results);
+        return text.map_or(Ok(()), |text| write(document, &text));
+    }
+    let mut text = interop::text(results);
+    if !arguments.long {
+        text = interop::keep_authentications(&text, &before);
+    }
+    write(beside, &text)?;
+    match arguments.write_interop {
+        true => write(document, &text),
+        false => Ok(()),
+    }
 }
 
 /// The folder with the fio engine and its fio, if one of the cases needs it.

@@ -82,7 +82,7 @@ impl Finding {
         let mut lines = Vec::new();
         let mut cells: BTreeMap<(&str, &str), &str> = BTreeMap::new();
         for (key, value) in &self.figures {
-            match key.split_once(", ") {
+            match key.rsplit_once(", ") {
                 _ if figures::is_comparison(key) => {}
                 Some(place) => drop(cells.insert(place, value)),
                 None => lines.push(format!("  {key}: {value}")),
@@ -90,9 +90,11 @@ impl Finding {
         }
         let rows: BTreeSet<&str> = cells.keys().map(|(row, _)| *row).collect();
         let columns: BTreeSet<&str> = cells.keys().map(|(_, column)| *column).collect();
+        let widest = rows.iter().map(|row| row.chars().count()).max();
+        let width = widest.unwrap_or_default().max(24);
         let line = |row: &str, cell: &dyn Fn(&str) -> String| {
             let cells: String = columns.iter().map(|column| cell(column)).collect();
-            format!("  {row:24}{cells}").trim_end().to_owned()
+            format!("  {row:width$}{cells}").trim_end().to_owned()
         };
         if !rows.is_empty() {
             lines.push(line("", &|column| format!("{column:>18}")));
@@ -213,6 +215,7 @@ mod tests {
             ("write, device", "7"),
             ("read, device", "8"),
             ("read, engine", "9"),
+            ("authentication, sha256, ffdhe2048, device", "ok"),
         ];
         let figures = figures.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let finding = Finding {
@@ -227,6 +230,7 @@ mod tests {
                 "smoke@iwarp:",
                 "iops: 5",
                 "device engine",
+                "authentication, sha256, ffdhe2048 ok -",
                 "read 8 9",
                 "write 7 -"
             ]
