@@ -232,7 +232,8 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     Ok(u8::from(results.failed() > 0))
 }
 
-/// Writes the result of a complete run `beside` its folder, and to `document` if that was requested.
+/// Writes the result of a complete run `beside` its folder, and to `document` if that was
+/// requested.
 fn write_interop(
     results: &Results,
     arguments: &Arguments,

@@ -294,10 +294,12 @@ impl Host {
 
 /// `changed`: whether the model was changed at any time. Commands that started before a
 /// change complete with the former model. A shutdown flushes all stores that the host may
-/// access.
+/// access. It may also write protect a namespace that it cannot access by this path, which settles
+/// its writes: of the features that this target supports, only Error Recovery is then not available
+/// (NVM 1.2, figure 133).
 fn check(op: &IoOp, changed: bool) {
     assert_ne!(op.store, HIDDEN, "{op:?}");
-    let flushes = matches!(op.kind, IoKind::Flush | IoKind::FlushOwn);
+    let flushes = matches!(op.kind, IoKind::Flush | IoKind::FlushOwn | IoKind::Settle);
     let reached = op.store == 1 || op.store == READ_ONLY || flushes;
     assert!(reached || changed, "{op:?}");
     assert!([1, READ_ONLY, CLOSED].contains(&op.store), "{op:?}");
