@@ -36,15 +36,23 @@ pub struct Policy {
     pub keys: Vec<Arc<Key>>,
     /// Whether the current key is not known, so that the first one is the old one.
     pub first_is_old: bool,
-    /// How many keys of the host or the controller are configured, but not known: one of them may
-    /// be what the host has or requires.
-    pub unknown: usize,
+    /// Keys that are configured, but not known: one of them may be what the host has or requires.
+    pub unknown: UnknownKeys,
     /// The key of the controller, for hosts that require it.
     pub controller_key: Option<Arc<Key>>,
     /// Hash functions that may be used, the preferred first.
     pub hashes: Vec<HashId>,
     /// Groups that may be used, the preferred first.
     pub groups: Vec<GroupId>,
+}
+
+/// Keys that are configured, but could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnknownKeys {
+    /// How many of the host.
+    pub host: usize,
+    /// Whether that of the controller.
+    pub controller: bool,
 }
 
 impl Policy {
@@ -60,11 +68,16 @@ impl Policy {
         self.keys.get(usize::from(!self.first_is_old))
     }
 
-    /// Why a host fails for want of a key: `known`, unless there are keys that are not known.
+    /// Why a host fails for want of a key: `known`, unless it may be one that is not known.
     fn without_key(&self, known: AuthFailure) -> AuthFailure {
-        match self.unknown {
-            0 => known,
-            _ => AuthFailure::UnknownKey,
+        let is_unknown = match known {
+            AuthFailure::NoControllerKey => self.unknown.controller,
+            _ => self.unknown.host > 0,
+        };
+        if is_unknown {
+            AuthFailure::UnknownKey
+        } else {
+            known
         }
     }
 }

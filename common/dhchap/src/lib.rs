@@ -40,7 +40,7 @@ mod reactor_thread;
 mod response;
 mod work;
 
-pub use controller::{AuthFailure, ControllerAuth, Expected, Policy, Proof, Received};
+pub use controller::{AuthFailure, ControllerAuth, Expected, Policy, Proof, Received, UnknownKeys};
 pub use exchange::{Exchange, ExchangeError, SharedSecret};
 pub use hash::UnknownHash;
 pub use host::{HostAuth, HostKeys, HostStep, Refusal};

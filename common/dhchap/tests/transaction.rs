@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nvmeof_dhchap::{
     AuthFailure, ControllerAuth, Expected, HostAuth, HostKeys, HostStep, Key, Policy, Random,
-    RandomError, Received, Refusal, Secret, Work, WorkError,
+    RandomError, Received, Refusal, Secret, UnknownKeys, Work, WorkError,
 };
 use nvmeof_wire::Nqn;
 use nvmeof_wire::auth::{
@@ -59,7 +59,7 @@ fn subsystem_nqn() -> Nqn {
 fn policy(keys: &[u8], controller_key: Option<u8>, groups: &[GroupId]) -> Policy {
     Policy {
         first_is_old: false,
-        unknown: 0,
+        unknown: Default::default(),
         keys: keys.iter().map(|byte| key(*byte, None)).collect(),
         controller_key: controller_key.map(|byte| key(byte, Some(HashId::SHA384))),
         hashes: HASHES.to_vec(),
@@ -186,14 +186,22 @@ fn controller_without_key_refuses_to_authenticate_itself() {
 /// loss of a connection.
 #[test]
 fn host_whose_key_may_be_unknown_is_told_nothing_and_closed() {
-    let unknown = |keys: &[u8], controller_key| Policy {
-        unknown: 1,
-        ..policy(keys, controller_key, NULL)
+    let of_host = UnknownKeys {
+        host: 1,
+        controller: false,
+    };
+    let of_controller = UnknownKeys {
+        host: 0,
+        controller: true,
+    };
+    let with = |unknown, keys: &[u8]| Policy {
+        unknown,
+        ..policy(keys, None, NULL)
     };
     let cases = [
-        (unknown(&[1], None), host_keys(2, None)),
-        (unknown(&[1], None), host_keys(1, Some(5))),
-        (unknown(&[], None), host_keys(1, None)),
+        (with(of_host, &[1]), host_keys(2, None)),
+        (with(of_controller, &[1]), host_keys(1, Some(5))),
+        (with(of_host, &[]), host_keys(1, None)),
     ];
     for (policy, keys) in cases {
         let mut side = controller(policy);
@@ -201,8 +209,17 @@ fn host_whose_key_may_be_unknown_is_told_nothing_and_closed() {
         assert_eq!(ended, (None, Some(AuthFailure::UnknownKey)));
         assert_eq!(side.expected(), Expected::Close);
     }
+    // What is unknown has nothing to do with it.
+    let cases = [
+        (with(of_controller, &[1]), host_keys(2, None)),
+        (with(of_host, &[1]), host_keys(1, Some(5))),
+    ];
+    for (policy, keys) in cases {
+        let (host, _) = transact(&mut controller(policy), keys);
+        assert_eq!(host, Err(Refusal::ByController(Explanation::FAILED)));
+    }
     // A connected queue remains, so that its host is told.
-    let mut side = controller(unknown(&[1], None));
+    let mut side = controller(with(of_host, &[1]));
     assert_eq!(transact(&mut side, host_keys(1, None)), (Ok(()), None));
     let (host, failure) = transact(&mut side, host_keys(2, None));
     assert_eq!(host, Err(Refusal::ByController(Explanation::FAILED)));

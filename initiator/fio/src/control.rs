@@ -23,7 +23,8 @@ use crate::failure::Failure;
 use crate::options::Options;
 
 /// Connects briefly to read the size of the namespace, over the first path that can be connected.
-/// Leaves no thread and no descriptor: fio forks its jobs after this.
+/// Leaves no descriptor, and no thread but those of computations: it runs in a process of its own
+/// (`engine.c`), because fio forks its jobs after this.
 pub(crate) fn look(options: &Options) -> Result<Geometry, Failure> {
     let mut first = None;
     for path in &options.paths {

@@ -260,7 +260,7 @@ impl Config {
             keys: Vec::new(),
             // Until the current one is added.
             first_is_old: true,
-            unknown: 0,
+            unknown: Default::default(),
             controller_key: None,
             hashes: host.hashes().map_err(wrong)?,
             groups: host.groups().map_err(wrong)?,
@@ -269,7 +269,10 @@ impl Config {
             match self.key(key, file, reading) {
                 Ok(read) => read.add_to(&mut policy),
                 Err(error) => {
-                    policy.unknown += 1;
+                    match key {
+                        HostKey::Controller => policy.unknown.controller = true,
+                        HostKey::Current | HostKey::Old => policy.unknown.host += 1,
+                    }
                     unread.push(UnreadKey {
                         host: *name,
                         key,

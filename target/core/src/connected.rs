@@ -62,7 +62,7 @@ impl Target {
     pub fn awaited_queues(&self) -> BTreeMap<Source, usize> {
         let mut awaited = BTreeMap::new();
         for controller in self.shared.registry.all() {
-            let Some(source) = controller.source else {
+            let Some(source) = controller.source.filter(|_| !controller.is_discovery()) else {
                 continue;
             };
             let cold = controller.lock();

@@ -159,7 +159,7 @@ fn key_is_rotated_under_io_without_losing_the_host() {
 
 #[test]
 fn set_key_reads_the_new_contents_of_the_same_file() {
-    let (setup, target, [a, _]) = scene();
+    let (setup, target, [a, b]) = scene();
     let set = format!("host set-key {HOST} --key-file {a}");
     ctl(&setup, &set).ok();
     let mut bench = start_io(&target, &a);
@@ -168,6 +168,9 @@ fn set_key_reads_the_new_contents_of_the_same_file() {
     // It would lose the controller, as another file would.
     let words = ["uses a key that it replaces", "controller ", NQN, "--force"];
     ctl(&setup, &set).fails(1, &words);
+    let rotate = format!("host rotate-key {HOST} --key-file {b}");
+    let words = ["has another key than the one in effect", "restore the file"];
+    ctl(&setup, &rotate).fails(1, &words);
     assert_continues(&setup, &mut bench);
     assert_ne!(connect(&target, &a).end().status, Some(0));
     let forced = ask(&setup, &format!("{set} --force"));

@@ -68,7 +68,7 @@ fn keys() -> AuthenticationSpec {
     let key = Key::of(secret, None).expect("a valid key");
     let policy = Policy {
         first_is_old: false,
-        unknown: 0,
+        unknown: Default::default(),
         keys: vec![Arc::new(key)],
         controller_key: None,
         hashes: vec![HashId::SHA256],

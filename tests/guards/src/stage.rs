@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use nvmeof_backend::{Claim, Spec, UringStores};
@@ -96,11 +98,15 @@ const SETTLING: u32 = 100;
 const STEP: Duration = Duration::from_nanos(100);
 
 impl Medium {
-    /// Software iWARP over TCP, at a port that is free now.
+    /// Software iWARP over TCP, at a loopback address that no other process uses. A port that was
+    /// free a moment ago may be that of an outgoing connection.
     #[must_use]
     pub fn tcp() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        Self::Other(sockets, listener.local_addr().unwrap().into())
+        static PORT: AtomicU16 = AtomicU16::new(4420);
+        let [_, a, b, c] = process::id().to_be_bytes();
+        let ip = Ipv4Addr::new(127, a.wrapping_add(1), b, c);
+        let port = PORT.fetch_add(1, Ordering::Relaxed);
+        Self::Other(sockets, SocketAddr::from((ip, port)).into())
     }
 
     /// The same over a Unix socket in `folder`.

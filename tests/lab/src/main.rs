@@ -167,7 +167,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     }
     if arguments.write_interop
         && !arguments.scenarios.is_empty()
-        && (!arguments.long || arguments.scenarios != interop::AUTHENTICATING)
+        && !(arguments.long && is_all_authenticating(&arguments.scenarios))
     {
         let what = "--write-interop writes the results of all scenarios, or with --long those of";
         let names = interop::AUTHENTICATING.join(" ");
@@ -232,6 +232,12 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
     Ok(u8::from(results.failed() > 0))
 }
 
+/// Whether these are the scenarios of authentications, in any order.
+fn is_all_authenticating(scenarios: &[String]) -> bool {
+    let all = interop::AUTHENTICATING;
+    scenarios.len() == all.len() && all.iter().all(|one| scenarios.iter().any(|it| it == one))
+}
+
 /// Writes the result of a complete run `beside` its folder, and to `document` if that was
 /// requested.
 fn write_interop(
@@ -247,15 +253,18 @@ fn write_interop(
     if !is_whole && !arguments.write_interop {
         return Ok(());
     }
-    let before =
-        fs::read_to_string(document).map_err(|error| Trouble::file("read", document, &error))?;
+    let before = fs::read_to_string(document);
     if !is_whole {
-        let text = interop::with_authentications(&before, results);
-        return text.map_or(Ok(()), |text| write(document, &text));
+        let before = before.map_err(|error| Trouble::file("read", document, &error))?;
+        let text = interop::with_authentications(&before, results).ok_or_else(|| {
+            let what = "has no section Authentication, or the scenarios have no results for it";
+            Trouble::Failed(format!("{} {what}", document.display()))
+        })?;
+        return write(document, &text);
     }
     let mut text = interop::text(results);
     if !arguments.long {
-        text = interop::keep_authentications(&text, &before);
+        text = interop::keep_authentications(&text, &before.unwrap_or_default());
     }
     write(beside, &text)?;
     match arguments.write_interop {

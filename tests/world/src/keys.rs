@@ -79,7 +79,7 @@ impl Keys {
         let hosts = self.hosts.iter().enumerate().map(|(at, host)| {
             let policy = Policy {
                 first_is_old: false,
-                unknown: 0,
+                unknown: Default::default(),
                 keys: [&host.current]
                     .into_iter()
                     .chain(&host.old)

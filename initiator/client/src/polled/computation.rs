@@ -2,6 +2,8 @@
 //! connections of the polling thread do not wait for them.
 
 use std::collections::VecDeque;
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
@@ -14,9 +16,12 @@ use nvmeof_wire::auth::GroupId;
 /// How often a computation is looked at: it takes from 2 ms to 70 ms.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Threads of the process that compute at a time, so that many queues that authenticate at once
-/// leave processors to others.
-const MOST_THREADS: usize = 2;
+/// Threads of the process that compute at a time: half of its processors, and at least two, so that
+/// many queues that authenticate at once leave processors to others.
+fn most_threads() -> usize {
+    let processors = thread::available_parallelism().map_or(2, NonZero::get);
+    (processors / 2).max(2)
+}
 
 /// The computations of one queue, one at a time.
 #[derive(Debug, Default)]
@@ -111,7 +116,7 @@ static JOBS: Mutex<Jobs> = Mutex::new(Jobs {
 fn push(job: Job) -> Result<(), SetupError> {
     let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
     jobs.waiting.push_back(job);
-    if jobs.threads == MOST_THREADS {
+    if jobs.threads >= most_threads() {
         return Ok(());
     }
     let thread = thread::Builder::new().name("nvmeof-auth".to_owned());
@@ -131,13 +136,18 @@ fn run_jobs() {
     loop {
         let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(job) = jobs.waiting.pop_front() else {
-            jobs.threads -= 1;
+            jobs.threads = jobs.threads.saturating_sub(1);
             return;
         };
         drop(jobs);
         if job.token.strong_count() > 0 {
-            // Without a receiver, the queue is gone.
-            let _ = job.sender.send(job.work.run(&mut SystemRandom));
+            // Without a result, the queue fails. A panic must not cost the thread, for which the
+            // jobs of other queues wait.
+            let run = AssertUnwindSafe(|| job.work.run(&mut SystemRandom));
+            if let Ok(result) = catch_unwind(run) {
+                // Without a receiver, the queue is gone.
+                let _ = job.sender.send(result);
+            }
         }
     }
 }

@@ -104,7 +104,7 @@ impl Controller {
     fn with_keys(host: u8, controller: Option<u8>) -> Self {
         let policy = Policy {
             first_is_old: false,
-            unknown: 0,
+            unknown: Default::default(),
             keys: vec![key(host)],
             controller_key: controller.map(key),
             hashes: vec![HashId::SHA384],

@@ -434,6 +434,7 @@ impl Keeper {
     pub(super) fn check_keys(&self, edits: &[Edit]) -> Result<(), ChangeError> {
         for edit in edits {
             check_alone(edits, edit).map_err(|refusal| of_edit(edit, refusal))?;
+            self.check_contents(edit)?;
             let (using, what) = match edit {
                 Edit::HostRemoveOldKey {
                     host, force: false, ..
@@ -464,6 +465,23 @@ impl Keeper {
             )));
         }
         Ok(())
+    }
+
+    /// Refuses a change that would also put new contents of the file of the present key into
+    /// effect: hosts that use this key could not reconnect.
+    fn check_contents(&self, edit: &Edit) -> Result<(), ChangeError> {
+        let (Edit::HostRotateKey { host, .. } | Edit::HostRemoveOldKey { host, .. }) = edit else {
+            return Ok(());
+        };
+        let name = Nqn::new(host).ok();
+        if !name.is_some_and(|name| self.manager().has_new_key(&name, HostKey::Current)) {
+            return Ok(());
+        }
+        Err(ChangeError::Refused(format!(
+            "{edit}: the key file of the host has another key than the one in effect; restore the \
+             file, or replace the key: `ctl host set-key {} --key-file PATH --force`",
+            ShellWord(host)
+        )))
     }
 
     /// The controllers of the host that authenticated with its old key.

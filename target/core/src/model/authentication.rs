@@ -69,7 +69,7 @@ impl Model {
 fn no_key() -> Policy {
     Policy {
         first_is_old: false,
-        unknown: 0,
+        unknown: Default::default(),
         keys: Vec::new(),
         controller_key: None,
         hashes: Vec::new(),

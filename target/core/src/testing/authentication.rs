@@ -37,7 +37,7 @@ pub(crate) fn key(byte: u8) -> Arc<Key> {
 pub(crate) fn policy(keys: &[u8], controller_key: Option<u8>) -> Policy {
     Policy {
         first_is_old: false,
-        unknown: 0,
+        unknown: Default::default(),
         keys: keys.iter().map(|byte| key(*byte)).collect(),
         controller_key: controller_key.map(key),
         hashes: vec![HashId::SHA256, HashId::SHA384],

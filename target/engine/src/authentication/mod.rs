@@ -190,7 +190,7 @@ mod testing {
         let key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
         let policy = Policy {
             first_is_old: false,
-            unknown: 0,
+            unknown: Default::default(),
             keys: vec![Arc::new(Key::parse(key).unwrap())],
             controller_key: None,
             hashes: vec![HashId::SHA256],

@@ -68,39 +68,25 @@ struct Unconnected {
     source: Source,
     /// Its queue identifier.
     qid: u16,
+    /// Whether a controller of its peer lacks the queue, so that it does not count.
+    is_expected: bool,
     /// Whether it waits for a computation, which the target owes it.
     awaits_worker: bool,
     /// When it was accepted, or its peer sent or fetched the last valid message.
     last_progress: Duration,
 }
 
-/// The connections for I/O queues that connected controllers lack.
-#[derive(Default)]
-struct Expected {
-    /// How many may still come, by source.
-    awaited: BTreeMap<Source, usize>,
-    taken: usize,
-    most: usize,
-}
+/// How many connections are expected for I/O queues that controllers lack, by source.
+struct Awaited(BTreeMap<Source, usize>);
 
-impl Expected {
-    /// At most `most` of `awaited`.
-    fn new(awaited: BTreeMap<Source, usize>, most: usize) -> Self {
-        Self {
-            awaited,
-            taken: 0,
-            most,
-        }
-    }
-
-    /// Whether a connection is one of them.
+impl Awaited {
+    /// Whether a connection is one of them, each of which counts once.
     fn take(&mut self, source: Source, qid: u16) -> bool {
-        let left = self.awaited.get_mut(&source).filter(|left| **left > 0);
-        let Some(left) = left.filter(|_| qid != 0 && self.taken < self.most) else {
+        let left = self.0.get_mut(&source).filter(|left| **left > 0);
+        let Some(left) = left.filter(|_| qid != 0) else {
             return false;
         };
         *left -= 1;
-        self.taken += 1;
         true
     }
 }
@@ -216,9 +202,9 @@ impl<S: BackingStores> Reactor<S> {
     /// connection of the peer with the most of them is closed. It is the one that made no progress
     /// for longest, and one that waits for a worker only if all of the peer do.
     ///
-    /// Those for I/O queues that controllers of their peers lack do not count, up to twice as
-    /// many: a host may open the connections of all its queues before the first Connect, and when a
-    /// target starts, all hosts do at once.
+    /// Those for I/O queues that controllers of their peers lack have a limit of their own, twice
+    /// as high: a host may open the connections of all its queues before the first Connect, and
+    /// when a target starts, all hosts do at once.
     fn limit_unconnected(&mut self, new: (Source, u16), now: Duration) -> Result<(), Refusal> {
         let most = usize::from(self.target.limits().unconnected);
         let queues = &mut self.queues;
@@ -232,6 +218,7 @@ impl<S: BackingStores> Reactor<S> {
                     id: *id,
                     source: queue_pair.source(),
                     qid: queue_pair.qid(),
+                    is_expected: false,
                     awaits_worker: queue_pair.awaits_worker(),
                     last_progress: queue_pair.last_progress(),
                 });
@@ -239,34 +226,48 @@ impl<S: BackingStores> Reactor<S> {
             queue_pair.is_unconnected()
         });
         let all = self.unconnected.len();
-        let mut expected = Expected::default();
-        if all >= most {
-            expected = Expected::new(self.target.awaited_queues(), 2 * most);
-            open.retain(|one| !expected.take(one.source, one.qid));
+        if all < most {
+            return Ok(());
         }
-        let others = all - expected.taken;
-        let is_expected = expected.take(new.0, new.1);
+        let mut awaited = Awaited(self.target.awaited_queues());
+        for one in &mut open {
+            one.is_expected = awaited.take(one.source, one.qid);
+        }
+        let is_expected = awaited.take(new.0, new.1);
         // Closing takes some time.
-        if all >= MOST_UNCONNECTED * most || !is_expected && others >= 2 * most {
+        let closing = all - open.len();
+        let others = open.iter().filter(|one| !one.is_expected).count();
+        if all >= MOST_UNCONNECTED * most || others.min(most) + closing >= 2 * most {
             self.target.limit_counters().add(Limit::Unconnected);
             return Err(Target::no_room(format!(
-                "{all} connections without a controller are open or closing"
+                "{closing} connections without a controller are closing"
             )));
         }
-        if !is_expected
-            && open.len() >= most
-            && let Some(queue) = idlest_of_most(&open)
-        {
-            self.target.limit_counters().add(Limit::Unconnected);
-            self.with_queue(queue, now, |queue_pair, io| {
-                let why = format!(
-                    "more than {most} connections have no controller, and this one of the peer \
-                     with the most of them is idle for longest (limits.unconnected)"
-                );
-                queue_pair.abandon(&why, io);
-            });
+        // Also of the other kind: some may have become such when controllers left.
+        for (kind, places) in [(false, most), (true, 2 * most)] {
+            let mut its: Vec<_> = open.extract_if(.., |one| one.is_expected == kind).collect();
+            let free_places = places - usize::from(kind == is_expected);
+            while its.len() > free_places
+                && let Some(id) = idlest_of_most(&its)
+            {
+                its.retain(|one| one.id != id);
+                self.replace(id, now);
+            }
         }
         Ok(())
+    }
+
+    /// Closes a connection without a controller for a new one.
+    fn replace(&mut self, queue: SlotId, now: Duration) {
+        self.target.limit_counters().add(Limit::Unconnected);
+        let most = self.target.limits().unconnected;
+        self.with_queue(queue, now, |queue_pair, io| {
+            let why = format!(
+                "more than {most} connections have no controller, and this one of the peer with \
+                 the most of them is idle for longest (limits.unconnected)"
+            );
+            queue_pair.abandon(&why, io);
+        });
     }
 
     fn establish(
@@ -457,6 +458,7 @@ mod tests {
                 id,
                 source: Source::Ip([10, 0, 0, *peer].into()),
                 qid: 0,
+                is_expected: false,
                 awaits_worker: *awaits_worker,
                 last_progress: Duration::from_secs(*at),
             });

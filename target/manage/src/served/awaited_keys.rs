@@ -109,7 +109,11 @@ impl State {
                 continue;
             };
             let policy = Arc::make_mut(policy);
-            policy.unknown = policy.unknown.saturating_sub(1);
+            let unknown = &mut policy.unknown;
+            match name.1 {
+                HostKey::Controller => unknown.controller = false,
+                HostKey::Current | HostKey::Old => unknown.host = unknown.host.saturating_sub(1),
+            }
             if let Some(read) = read {
                 read.add_to(policy);
                 served.push(what);

@@ -46,7 +46,7 @@ fuzz_target!(|input: &[u8]| {
     let nqn = |name| Nqn::new(name).expect("a good name");
     let policy = Policy {
         first_is_old: false,
-        unknown: 0,
+        unknown: Default::default(),
         keys: vec![key(1), key(2)],
         controller_key: (script.byte() & 1 == 1).then(|| key(3)),
         hashes: vec![HashId::SHA256, HashId::SHA512],

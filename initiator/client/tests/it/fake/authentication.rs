@@ -40,7 +40,7 @@ impl Requirement {
     fn policy(&self) -> Arc<Policy> {
         Arc::new(Policy {
             first_is_old: false,
-            unknown: 0,
+            unknown: Default::default(),
             keys: self.keys.clone(),
             controller_key: self.controller_key.clone(),
             hashes: vec![HashId::SHA256],

@@ -280,7 +280,7 @@ fn only_key_that_is_known_can_be_the_old_one() {
     let target = target();
     let old = Policy {
         first_is_old: true,
-        unknown: 0,
+        unknown: Default::default(),
         ..policy(&[2], None)
     };
     apply_keys(&target, only_host(old));

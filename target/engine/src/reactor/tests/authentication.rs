@@ -93,7 +93,7 @@ fn controller_key() -> Arc<Key> {
 fn keys() -> AuthenticationSpec {
     let policy = |number| Policy {
         first_is_old: false,
-        unknown: 0,
+        unknown: Default::default(),
         keys: vec![key(number)],
         controller_key: Some(controller_key()),
         hashes: vec![HashId::SHA256],

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_rdma::QpId;
+use nvmeof_rdma::{Provider, QpId};
 use nvmeof_target_core::{Limit, Limits};
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{SetFeatures, bare};
@@ -231,19 +231,50 @@ fn hosts_may_open_connections_for_all_queues_that_they_were_granted() {
     assert_eq!(closed.count(), 2);
 }
 
-/// A host that has a controller gets no more connections than that many, whatever it was granted,
-/// and takes none from other peers.
+/// A host that was granted more queues than that displaces its own connections, not those of other
+/// peers or of hosts that were granted fewer.
 #[test]
 fn connections_for_granted_queues_are_limited() {
     let mut bench = few_unconnected(12);
-    let (mut greedy, mut modest) = (bench.host(), bench.host());
-    establish(&mut bench, &mut modest, &Request::new(0, 32));
-    let (_, queues) = connections_of_queues(&mut bench, &mut greedy, 16);
-    bench.run_for(&mut [&mut greedy, &mut modest], Duration::from_secs(1));
-    // Eight for its queues, and three of the four of all peers.
-    assert_eq!(greedy.closed.len(), queues.len() - 8 - 3);
-    assert!(modest.closed.is_empty());
-    assert_eq!(bench.reactor.queue_pairs(), 1 + 8 + 4);
+    let (mut greedy, mut modest, mut stranger) = (bench.host(), bench.host(), bench.host());
+    establish(&mut bench, &mut stranger, &Request::new(0, 32));
+    let (_, first) = connections_of_queues(&mut bench, &mut greedy, 16);
+    let (_, others) = connections_of_queues(&mut bench, &mut modest, 3);
+    let mut all = [&mut greedy, &mut modest, &mut stranger];
+    bench.run_for(&mut all, Duration::from_secs(1));
+    assert_eq!(greedy.closed.len(), first.len() + others.len() - 8);
+    assert!(modest.closed.is_empty() && stranger.closed.is_empty());
+    assert_eq!(bench.reactor.queue_pairs(), 2 + 8 + 1);
+}
+
+/// Connections that were for granted queues count when these are granted no more: they do not keep
+/// other peers out.
+#[test]
+fn connections_for_withdrawn_queues_are_replaced() {
+    let mut bench = few_unconnected(13);
+    let (mut greedy, mut honest) = (bench.host(), bench.host());
+    let (cntlid, queues) = connections_of_queues(&mut bench, &mut greedy, 8);
+    assert_eq!(queues.len(), 8);
+    assert!(
+        bench
+            .reactor
+            .target
+            .connected()
+            .iter()
+            .any(|one| one.cntlid == cntlid)
+    );
+    let admin_queue = greedy.established[0];
+    greedy.provider.disconnect(admin_queue);
+    bench.until(&mut [&mut greedy], |bench, _| {
+        bench.reactor.target.connected().is_empty()
+    });
+    let qp = establish(&mut bench, &mut honest, &Request::new(0, 32));
+    let connect = Connect::new(0, 32, 0);
+    let cqe = try_connect(&mut bench, &mut honest, qp, &connect, 0xffff);
+    assert!(cqe.status().is_success());
+    bench.run_for(&mut [&mut greedy, &mut honest], Duration::from_secs(1));
+    assert!(honest.closed.is_empty());
+    assert!(greedy.closed.len() >= 8 - 3, "{}", greedy.closed.len());
 }
 
 #[test]

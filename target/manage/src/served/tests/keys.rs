@@ -25,7 +25,9 @@ fn known(manager: &Manager) -> (bool, bool) {
 
 fn unknown(manager: &Manager) -> usize {
     let model = manager.model();
-    model.authentication().hosts[&Nqn::new(HOST).unwrap()].unknown
+    model.authentication().hosts[&Nqn::new(HOST).unwrap()]
+        .unknown
+        .host
 }
 
 fn waiting(manager: &Manager) -> Vec<String> {

@@ -169,7 +169,7 @@ fn message_buffers_suffice_for_all_queues_that_hosts_were_granted() {
     config.capsules = 4096;
     let mut bench = bench_with(6, config, limits);
     bench.reactor.set_workers(Arc::new(Inline));
-    let mut hosts: Vec<Host> = (0..3).map(|_| bench.host()).collect();
+    let mut hosts: Vec<Host> = (0..2).map(|_| bench.host()).collect();
     let mut unproven_queues = Vec::new();
     for host in &mut hosts {
         let (admin, cntlid) = unproven(&mut bench, host, &Connect::new(0, 32, 0), 0xffff);
@@ -185,12 +185,20 @@ fn message_buffers_suffice_for_all_queues_that_hosts_were_granted() {
         });
         unproven_queues.push(queues.collect::<Vec<_>>());
     }
+    // Those of peers that are no hosts yet, as many as there may be.
+    let mut strangers: Vec<Host> = (0..4).map(|_| bench.host()).collect();
+    for stranger in &mut strangers {
+        let (qp, _) = unproven(&mut bench, stranger, &Connect::new(0, 32, 0), 0xffff);
+        unproven_queues.push(vec![qp]);
+    }
+    hosts.append(&mut strangers);
+    assert_eq!(bench.reactor.resources.messages.counts(), (32, 32));
     // All messages are pulled at once.
     let mut sent = Vec::new();
-    for (host, queues) in hosts.iter_mut().zip(unproven_queues) {
+    for (at, (host, queues)) in hosts.iter_mut().zip(unproven_queues).enumerate() {
         for qp in queues {
             let (_, step) = start(host, right(host, false));
-            sent.push((sent.len() / 4, send_step(host, qp, &step)));
+            sent.push((at, send_step(host, qp, &step)));
         }
     }
     let mut all: Vec<&mut Host> = hosts.iter_mut().collect();
@@ -201,5 +209,5 @@ fn message_buffers_suffice_for_all_queues_that_hosts_were_granted() {
         });
         sent.is_empty()
     });
-    assert_eq!(bench.reactor.queue_pairs(), 3 * (1 + 4));
+    assert_eq!(bench.reactor.queue_pairs(), 2 * (1 + 4) + 4);
 }
