@@ -11,8 +11,8 @@
 //! [`connect_paths`] does the same for several paths to a namespace, and connects lost paths again:
 //! a [`MultipathAdmin`] and a [`MultipathIo`].
 //!
-//! Exponentiations of the authentication run on threads of the process, `nvmeof-auth`, which inherit
-//! the CPUs and the scheduling of the thread that polls.
+//! Exponentiations of the authentication run on threads of the process, `nvmeof-auth`, which
+//! inherit the CPUs and the scheduling of the thread that polls.
 //!
 //! What to submit:
 //!
