@@ -50,9 +50,9 @@ pub(crate) struct RawLimits {
     /// Default: `10`
     connect_timeout_s: Option<u32>,
     /// Connections of one reactor that have sent no Connect command: 1 to 4096. At the limit, a new
-    /// connection replaces the oldest of the peer that has the most of them. Those for I/O queues
-    /// that controllers of their peer requested and do not have yet do not count, up to twice as
-    /// many.
+    /// connection replaces the oldest of the peer that has the most of them. Connections for
+    /// I/O queues that controllers of their peer requested and do not have yet have a limit of
+    /// their own, twice as high.
     ///
     /// Default: `64`
     unconnected: Option<u16>,

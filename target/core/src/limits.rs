@@ -32,7 +32,7 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Queue pairs of one reactor that have not sent a Connect command. At the limit,
     /// a new one replaces the oldest one. Those for I/O queues that controllers of their
-    /// peer lack do not count, up to twice as many.
+    /// peer lack have a limit of their own, twice as high.
     pub unconnected: u16,
     /// Controllers that one host may have, of [`controllers`](Self::controllers).
     pub host_controllers: u16,

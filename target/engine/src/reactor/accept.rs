@@ -207,24 +207,7 @@ impl<S: BackingStores> Reactor<S> {
     /// when a target starts, all hosts do at once.
     fn limit_unconnected(&mut self, new: (Source, u16), now: Duration) -> Result<(), Refusal> {
         let most = usize::from(self.target.limits().unconnected);
-        let queues = &mut self.queues;
-        let mut open = Vec::new();
-        self.unconnected.retain(|id| {
-            let Some(queue_pair) = queues.get(*id) else {
-                return false;
-            };
-            if !queue_pair.is_connected() && !queue_pair.is_closing() {
-                open.push(Unconnected {
-                    id: *id,
-                    source: queue_pair.source(),
-                    qid: queue_pair.qid(),
-                    is_expected: false,
-                    awaits_worker: queue_pair.awaits_worker(),
-                    last_progress: queue_pair.last_progress(),
-                });
-            }
-            queue_pair.is_unconnected()
-        });
+        let mut open = self.open_unconnected();
         let all = self.unconnected.len();
         if all < most {
             return Ok(());
@@ -255,6 +238,30 @@ impl<S: BackingStores> Reactor<S> {
             }
         }
         Ok(())
+    }
+
+    /// Connections without a controller that are not closing. Forgets those that have one or are
+    /// closed.
+    fn open_unconnected(&mut self) -> Vec<Unconnected> {
+        let queues = &mut self.queues;
+        let mut open = Vec::new();
+        self.unconnected.retain(|id| {
+            let Some(queue_pair) = queues.get(*id) else {
+                return false;
+            };
+            if !queue_pair.is_connected() && !queue_pair.is_closing() {
+                open.push(Unconnected {
+                    id: *id,
+                    source: queue_pair.source(),
+                    qid: queue_pair.qid(),
+                    is_expected: false,
+                    awaits_worker: queue_pair.awaits_worker(),
+                    last_progress: queue_pair.last_progress(),
+                });
+            }
+            queue_pair.is_unconnected()
+        });
+        open
     }
 
     /// Closes a connection without a controller for a new one.
