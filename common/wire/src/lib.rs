@@ -40,6 +40,7 @@ mod number;
 pub mod nvm;
 pub mod opcode;
 pub mod registers;
+pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

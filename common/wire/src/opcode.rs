@@ -67,6 +67,9 @@ macro_rules! opcodes {
                 pub const $name: Opcode = Opcode($value);
             )*
 
+            /// The opcodes of this set.
+            pub const ALL: &[Opcode] = &[$($name),*];
+
             /// The name of an opcode of this set, as in the specification.
             #[must_use]
             pub fn name(opcode: Opcode) -> &'static str {
@@ -105,6 +108,10 @@ opcodes! {
         WRITE_ZEROES = 0x08, "Write Zeroes";
         DATASET_MANAGEMENT = 0x09, "Dataset Management";
         VERIFY = 0x0c, "Verify";
+        RESERVATION_REGISTER = 0x0d, "Reservation Register";
+        RESERVATION_REPORT = 0x0e, "Reservation Report";
+        RESERVATION_ACQUIRE = 0x11, "Reservation Acquire";
+        RESERVATION_RELEASE = 0x15, "Reservation Release";
         COPY = 0x19, "Copy";
     }
 }

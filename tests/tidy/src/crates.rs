@@ -120,6 +120,11 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-target-reservations",
+        ours: &["nvmeof-wire"],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-initiator-core",
         ours: &["nvmeof-dhchap", "nvmeof-wire"],
         system: false,
