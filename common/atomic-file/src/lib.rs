@@ -125,11 +125,14 @@ fn temporary_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// What a temporary name has between the name of the file and random digits.
+const SUFFIX: &str = ".new-";
+
 /// Prefix of temporary names.
 fn temporary_prefix(path: &Path) -> OsString {
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
-    prefix.push(".new-");
+    prefix.push(SUFFIX);
     prefix
 }
 
@@ -137,14 +140,27 @@ fn temporary_prefix(path: &Path) -> OsString {
 /// be writing `path`.
 pub fn sweep(path: &Path) {
     let prefix = temporary_prefix(path);
-    let Ok(entries) = fs::read_dir(folder_of(path)) else {
+    sweep_if(folder_of(path), |of| of == prefix.as_bytes());
+}
+
+/// The same for all files of `folder`.
+pub fn sweep_folder(folder: &Path) {
+    sweep_if(folder, |of| {
+        of.starts_with(b".") && of.ends_with(SUFFIX.as_bytes())
+    });
+}
+
+/// Removes temporary files of `folder` whose names begin with a prefix that `is_its`.
+fn sweep_if(folder: &Path, is_its: impl Fn(&[u8]) -> bool) {
+    let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let random = name.as_bytes().strip_prefix(prefix.as_bytes());
-        let is_ours =
-            random.is_some_and(|it| it.len() == 16 && it.iter().all(u8::is_ascii_hexdigit));
+        let parts = name.as_bytes().split_last_chunk::<16>();
+        let is_ours = parts.is_some_and(|(prefix, random)| {
+            random.iter().all(u8::is_ascii_hexdigit) && is_its(prefix)
+        });
         if is_ours && let Err(error) = fs::remove_file(entry.path()) {
             let path = entry.path();
             tracing::warn!(

@@ -221,7 +221,8 @@ impl HostAuth {
         let challenge = expected.as_ref().map(|(own, _)| own);
         let reply = Reply {
             t_id: self.t_id,
-            seqnum: challenge.map_or(0, |own| own.seqnum),
+            // Without a challenge it has no meaning, but 0 requests a secure channel.
+            seqnum: challenge.map_or(1, |own| own.seqnum),
             response: response.as_bytes(),
             challenge: challenge.map(|own| own.value.as_slice()),
             public: &public,

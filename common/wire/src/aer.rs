@@ -62,6 +62,9 @@ impl AsyncEvent {
     /// Notice: the discovery log page changed.
     pub const DISCOVERY_CHANGED: Self = Self::new(EventType::NOTICE, 0xf0, LogId::DISCOVERY);
 
+    /// I/O command specific: a page of reservation notifications is available.
+    pub const RESERVATION: Self = Self::new(EventType::IO_COMMAND, 0x00, LogId::RESERVATION);
+
     const fn new(kind: EventType, info: u8, log: LogId) -> Self {
         Self { kind, info, log }
     }
@@ -95,6 +98,7 @@ mod tests {
         assert_eq!(AsyncEvent::NAMESPACE_CHANGED.to_dword(), 0x0004_0002);
         assert_eq!(AsyncEvent::DISCOVERY_CHANGED.to_dword(), 0x0070_f002);
         assert_eq!(AsyncEvent::from_dword(0x000c_0302), AsyncEvent::ANA_CHANGED);
+        assert_eq!(AsyncEvent::RESERVATION.to_dword(), 0x0080_0006);
         assert_eq!(AsyncEvent::CROSS_CONTROLLER_RESET.to_dword(), 0x001e_f402);
         assert_eq!(AsyncEvent::LOST_HOST_COMMUNICATION.to_dword(), 0x001f_f502);
     }

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::Sqe;
 use crate::number::numbers;
-use crate::opcode::io;
+use crate::opcode::{Opcode, io};
 
 numbers! {
     /// What a Reservation Register command does (RREGA).
@@ -119,6 +119,14 @@ impl ReservationType {
     }
 }
 
+/// The reservation commands.
+pub const COMMANDS: [Opcode; 4] = [
+    io::RESERVATION_REGISTER,
+    io::RESERVATION_REPORT,
+    io::RESERVATION_ACQUIRE,
+    io::RESERVATION_RELEASE,
+];
+
 /// Bit 3 of dword 10: Ignore Existing Key (IEKEY).
 const IEKEY: u8 = 1 << 3;
 
@@ -198,7 +206,7 @@ impl Reserve {
         self.to_sqe(io::RESERVATION_RELEASE)
     }
 
-    fn to_sqe(self, opcode: crate::opcode::Opcode) -> Sqe {
+    fn to_sqe(self, opcode: Opcode) -> Sqe {
         let mut sqe = Sqe::new(opcode);
         sqe.nsid = U32::new(self.nsid);
         let low = (self.action & 0x7) | if self.ignores_key { IEKEY } else { 0 };

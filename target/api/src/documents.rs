@@ -159,6 +159,9 @@ pub struct StatusOut {
     /// Warnings about controllers whose host cannot reconnect with its present key, or soon cannot.
     #[serde(default)]
     pub key_warnings: Vec<String>,
+    /// Warnings about connected hosts with the same host identifier.
+    #[serde(default)]
+    pub host_id_warnings: Vec<String>,
 }
 
 /// A host that has a key.

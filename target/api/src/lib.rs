@@ -21,6 +21,7 @@ mod edit;
 mod error;
 mod latency;
 mod object;
+mod reservations;
 mod resize;
 mod snapshot;
 
@@ -29,6 +30,7 @@ pub use documents::*;
 pub use edit::{ANY, Edit, HostKeys, KEY_PREFIX, KeyFiles, NamespaceAdd, Slot};
 pub use error::{ErrorBody, ErrorText};
 pub use latency::Latency;
+pub use reservations::*;
 pub use resize::Resize;
 pub use snapshot::{
     Counts, Descriptors, Failed, GroupState, HostAuthentications, HostState, NamespaceState,

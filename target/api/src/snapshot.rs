@@ -144,6 +144,12 @@ pub struct NamespaceState {
     /// Whether its file was deleted, renamed or replaced.
     #[serde(default)]
     pub unlinked: bool,
+    /// Hosts that are registered, for reservations.
+    #[serde(default)]
+    pub registrants: usize,
+    /// Type of the reservation, 1 to 6; 0: none is held.
+    #[serde(default)]
+    pub reservation: u8,
     /// Times that its backing store became unavailable, by cause.
     pub faults: BTreeMap<String, u64>,
     /// Commands in flight.

@@ -107,6 +107,20 @@ pub(crate) struct RawLimits {
     ///
     /// Default: `30`
     quiesce_time_s: Option<u32>,
+    /// Hosts that may be registered with one namespace, for reservations: 1 to 8192.
+    ///
+    /// Default: `4096`
+    registrants: Option<u16>,
+    /// Whether a host that replaces its reservation key with 0 is unregistered. Linux unregisters
+    /// so. With false, the command fails with Invalid Field, as the specification has it.
+    ///
+    /// Default: `true`
+    zero_key_unregisters: Option<bool>,
+    /// Whether a host is refused while a host with another NQN and the same host identifier is
+    /// connected. Reservations take both for one host. With false, `ctl status` warns of them.
+    ///
+    /// Default: `false`
+    unique_host_ids: Option<bool>,
 }
 
 impl RawLimits {
@@ -134,6 +148,11 @@ impl RawLimits {
                 .traffic_keep_alive
                 .unwrap_or(default.traffic_keep_alive),
             quiesce_time_s: self.quiesce_time_s.unwrap_or(default.quiesce_time_s),
+            registrants: self.registrants.unwrap_or(default.registrants),
+            zero_key_unregisters: self
+                .zero_key_unregisters
+                .unwrap_or(default.zero_key_unregisters),
+            unique_host_ids: self.unique_host_ids.unwrap_or(default.unique_host_ids),
             ..default
         };
         let of_controllers = (self.host_controllers, self.port_controllers);

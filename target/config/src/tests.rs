@@ -132,6 +132,9 @@ port_commands = 999
 port_memory = 60
 traffic_keep_alive = false
 quiesce_time_s = 7
+registrants = 5
+zero_key_unregisters = false
+unique_host_ids = true
 [reactor]
 cores = [0, 1]
 polling = "latency"
@@ -189,6 +192,8 @@ enabled = false
         (256, false)
     );
     assert_eq!(limits.quiesce_time_s, 7);
+    assert_eq!(limits.registrants, 5);
+    assert!(!limits.zero_key_unregisters && limits.unique_host_ids);
     assert_eq!(limits.unconnected, 16);
     assert_eq!((limits.host_controllers, limits.host_queues), (5, 6));
     assert_eq!(limits.port_controllers, 7);

@@ -141,7 +141,8 @@ impl Executed {
                 | IoKind::WriteZeroes { .. }
                 | IoKind::Flush
                 | IoKind::FlushOwn
-                | IoKind::Settle,
+                | IoKind::Settle
+                | IoKind::Await { .. },
             ) => Status::WRITE_FAULT,
             (Self::Failed, IoKind::Deallocate) => Status::INTERNAL_ERROR,
         }
@@ -176,6 +177,15 @@ impl IoOp {
         }
     }
 
+    /// Whether it reads data of a host's command.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        matches!(
+            self.kind,
+            IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }
+        )
+    }
+
     /// Whether it changes data.
     #[inline]
     #[must_use]
@@ -186,7 +196,8 @@ impl IoOp {
             | IoKind::Fetch { .. }
             | IoKind::Flush
             | IoKind::FlushOwn
-            | IoKind::Settle => false,
+            | IoKind::Settle
+            | IoKind::Await { .. } => false,
             IoKind::Write
             | IoKind::WriteFetched
             | IoKind::WriteZeroes { .. }
@@ -232,6 +243,12 @@ pub enum IoKind {
     /// [will write](crate::Request::will_write) to this storage; then
     /// [`Flush`](Self::Flush).
     Settle,
+    /// Wait for all commands in flight, on every reactor, that began before and will write to this
+    /// storage; with `reads`, also for those that will read it.
+    Await {
+        /// Whether to wait for reads, too.
+        reads: bool,
+    },
     /// Write the `len` bytes of the second buffer, which were fetched last.
     WriteFetched,
     /// Write zeroes; may also deallocate (DEAC).

@@ -1,8 +1,9 @@
 //! Connected controllers, and disconnecting a host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use nvmeof_target_reservations::HostId;
 use nvmeof_wire::Nqn;
 
 use crate::controller::Controller;
@@ -52,6 +53,21 @@ impl Target {
         let model = self.model();
         let all = self.shared.registry.all().into_iter();
         all.map(|controller| Connected::of(&controller, &model))
+            .collect()
+    }
+
+    /// Host identifiers that several connected hosts have, with the NQNs of these.
+    #[must_use]
+    pub fn shared_host_ids(&self) -> Vec<(HostId, Vec<Nqn>)> {
+        let mut hosts = BTreeMap::<HostId, BTreeSet<Nqn>>::new();
+        let all = self.shared.registry.all();
+        for one in all.iter().filter(|one| !one.is_discovery()) {
+            hosts.entry(one.hostid).or_default().insert(one.hostnqn);
+        }
+        hosts.retain(|_, nqns| nqns.len() > 1);
+        let hosts = hosts.into_iter();
+        hosts
+            .map(|(id, nqns)| (id, nqns.into_iter().collect()))
             .collect()
     }
 

@@ -36,6 +36,7 @@ mod controller;
 mod discovery;
 mod generations;
 mod health;
+mod host_settings;
 mod limit_counters;
 mod limits;
 mod live;
@@ -49,6 +50,8 @@ mod queue;
 mod quota;
 mod registry;
 mod request;
+mod reservations;
+mod save_queue;
 mod shared;
 mod source;
 mod target;
@@ -68,9 +71,10 @@ pub use connected::Connected;
 pub use controller::in_flight::InFlight;
 pub use controller::instance::IncarnationKey;
 pub use controller::{DisconnectReason, Disconnected};
+pub use host_settings::SavedSettings;
 pub use limit_counters::{Limit, LimitCounters};
 pub use limits::{Limits, PortLimit};
-pub use locks::{Barrier, LockMember, Locks, RangeLock};
+pub use locks::{Barrier, BarrierScope, LockMember, Locks, RangeLock};
 pub use model::{
     AnaGroup, AuthenticationSpec, Carrier, Change, ChangeKind, ControllerIds, DEFAULT_ANA_GROUP,
     Discovery, DiscoverySpec, Fabric, Location, Model, ModelError, NO_NGUID, Namespace,
@@ -78,9 +82,11 @@ pub use model::{
     ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
 pub use persist::{PendingSave, SaveError};
-pub use protection::{ProtectionKeeper, SavedProtection};
+pub use protection::SavedProtection;
 pub use queue::{ExhaustedQuotas, FollowUps, Queue};
 pub use request::Request;
+pub use reservations::{CannotImport, Preemption, Registrant, ReservationState, SavedReservations};
+pub use save_queue::SettingsKeeper;
 pub use source::Source;
-pub use target::{PortQuotaGuard, ProtectionSave, Refusal, Target};
+pub use target::{PortQuotaGuard, Refusal, SettingsSave, Target};
 pub use writers::{WriteLoss, Writers};

@@ -35,6 +35,10 @@ pub enum Limit {
     Capsules,
     /// Time for which a transfer may stall while other hosts wait for its buffer.
     StalledTransfer,
+    /// Hosts with one host identifier.
+    UniqueHostIds,
+    /// Registrants of a namespace.
+    Registrants,
 }
 
 /// Counters of one target, one for each [`Limit`].
@@ -45,7 +49,7 @@ pub struct LimitCounters {
 
 impl Limit {
     /// All limits.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Controllers,
         Self::ControllerIds,
         Self::HostControllers,
@@ -60,6 +64,8 @@ impl Limit {
         Self::Unconnected,
         Self::Capsules,
         Self::StalledTransfer,
+        Self::UniqueHostIds,
+        Self::Registrants,
     ];
 
     /// The key of the configuration that sets it, or a name if it is not configurable.
@@ -80,6 +86,8 @@ impl Limit {
             Self::Unconnected => "limits.unconnected",
             Self::Capsules => "reactor.buffer_memory",
             Self::StalledTransfer => "stalled_transfer",
+            Self::UniqueHostIds => "limits.unique_host_ids",
+            Self::Registrants => "limits.registrants",
         }
     }
 }
@@ -120,6 +128,9 @@ mod tests {
             }
         }
         let counts = Limit::ALL.map(|limit| limit_counters.get(limit));
-        assert_eq!(counts, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]);
+        assert_eq!(
+            counts,
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nvmeof_target_reservations::Rules;
+
 use crate::IoKind;
 
 /// Sizes and timeouts of a target. They bound the resources that peers can use.
@@ -64,6 +66,14 @@ pub struct Limits {
     /// [`Limits::MAX_QUIESCE_TIME_S`]. Hosts that cannot reset the controller wait that long
     /// before they send its commands again. 0: not reported.
     pub quiesce_time_s: u32,
+    /// Hosts that may be registered with one namespace, 1 to [`Limits::MAX_REGISTRANTS`].
+    pub registrants: u16,
+    /// Whether Reservation Register unregisters a host if it replaces its key with 0, as Linux
+    /// does. Otherwise it is refused.
+    pub zero_key_unregisters: bool,
+    /// Whether a host is refused while another one, by NQN, has the same host identifier:
+    /// reservations take them for one host.
+    pub unique_host_ids: bool,
 }
 
 /// A limit of one port.
@@ -99,6 +109,9 @@ impl PortLimit {
 impl Limits {
     /// Longest submission queue, in entries.
     pub const MAX_QUEUE_DEPTH: u16 = 1024;
+    /// Largest [`registrants`](Self::registrants). Each change of the registrants of a namespace
+    /// saves all of them.
+    pub const MAX_REGISTRANTS: u16 = 8192;
     /// Largest [`quiesce_time_s`](Self::quiesce_time_s): CQT counts milliseconds in 16 bits.
     pub const MAX_QUIESCE_TIME_S: u32 = 65;
     /// Entries of an admin queue, at most.
@@ -248,6 +261,9 @@ impl Default for Limits {
             port_memory: 90,
             traffic_keep_alive: true,
             quiesce_time_s: 30,
+            registrants: Rules::default().most_registrants,
+            zero_key_unregisters: Rules::default().replace_with_zero_unregisters,
+            unique_host_ids: false,
         }
         .with_quotas(1, (None, None))
     }

@@ -1,19 +1,22 @@
 //! A subsystem across model changes: the state that lives as long as its NQN is
 //! served, and the snapshots that queues hold of it.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nvmeof_target_reservations::{self as reservations, Change, HostId, Reservations};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::features::WriteProtection;
 
+use crate::Namespace;
 use crate::health::Health;
+use crate::host_settings::{HostSettings, Kept, SavedSettings};
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::persist::PendingSave;
-use crate::protection::{
-    ProtectionRequest, Protections, Refused, SaveQueue, SaveQueueGuard, SavedProtection, Settled,
-    Step,
-};
+use crate::protection::{ProtectionRequest, Refused, Settled, Step};
+use crate::reservations::{CannotImport, Granted, ReservationNotice, ReservationState};
+use crate::save_queue::{SaveQueue, SaveQueueGuard};
 
 /// A subsystem across all models that have its NQN. Its controllers hold this, so
 /// that they survive a change of the subsystem.
@@ -30,11 +33,11 @@ pub(crate) struct Live {
 struct State {
     /// As in the model.
     configured: Present,
-    /// Write protection that hosts set.
-    protections: Protections,
+    /// What hosts set.
+    set: HostSettings,
     /// The result of both.
     current: Present,
-    /// Whether it is no longer served. Its protections have moved elsewhere then.
+    /// Whether it is no longer served. What hosts set has moved elsewhere then.
     retired: bool,
 }
 
@@ -60,6 +63,15 @@ pub(crate) enum ProtectionStep {
     Refused,
 }
 
+/// Why reservations were not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReserved {
+    /// There is no such namespace any more, or nothing can be saved.
+    Gone,
+    /// The specification refuses it.
+    Refused(reservations::Refused),
+}
+
 impl ProtectionStep {
     /// Queues the states of `subsystem` to be saved, if there is a keeper.
     fn enqueue(save_queue: &mut SaveQueueGuard<'_>, subsystem: &Nqn) -> Self {
@@ -80,15 +92,15 @@ pub(crate) struct View {
 }
 
 impl Live {
-    pub(crate) fn new(present: Present, protections: Protections) -> Self {
+    pub(crate) fn new(present: Present, set: HostSettings) -> Self {
         Self {
             nqn: present.subsystem.nqn,
             health: Arc::default(),
             generation: AtomicU64::new(0),
             state: Mutex::new(State {
-                current: protections.over(&present),
+                current: current_of(&present, &set),
                 configured: present,
-                protections,
+                set,
                 retired: false,
             }),
         }
@@ -106,19 +118,19 @@ impl Live {
         self.renew(&mut state)
     }
 
-    /// It is no longer served. Returns the protections, which no longer change here.
-    /// Hosts with pending requests lose their controllers.
-    pub(crate) fn retire(&self) -> Protections {
+    /// It is no longer served. Returns what hosts set, which no longer changes here. Hosts
+    /// with pending requests lose their controllers.
+    pub(crate) fn retire(&self) -> HostSettings {
         let mut state = self.lock();
         state.retired = true;
-        state.protections.clone().without_open()
+        state.set.retire()
     }
 
     /// The write protection state of a namespace; `None` if it does not exist.
     pub(crate) fn protection(&self, nsid: u32) -> Option<WriteProtection> {
         let state = self.lock();
         let namespace = state.configured.subsystem.namespace(nsid)?;
-        Some(state.protections.of(namespace))
+        Some(state.set.protections.of(namespace))
     }
 
     /// Whether the state of a namespace may be set to `to`.
@@ -129,6 +141,7 @@ impl Live {
         let state = self.lock();
         let namespace = state.configured.subsystem.namespace(nsid);
         state
+            .set
             .protections
             .check(namespace.ok_or(Refused::Gone)?, to)?;
         Ok(())
@@ -151,10 +164,9 @@ impl Live {
             return Err(Refused::Gone);
         }
         let State {
-            configured,
-            protections,
-            ..
+            configured, set, ..
         } = &mut *state;
+        let protections = &mut set.protections;
         let namespace = configured.subsystem.namespace(nsid).ok_or(Refused::Gone)?;
         let was = protections.of(namespace);
         let step = protections.set(namespace, to)?;
@@ -182,7 +194,7 @@ impl Live {
             let (before, next) = (None, ProtectionStep::Refused);
             return Protecting { before, next };
         }
-        let Settled { changed, keep } = state.protections.settle(nsid, asked, stable);
+        let Settled { changed, keep } = state.set.protections.settle(nsid, asked, stable);
         let next = match stable {
             true if keep => ProtectionStep::enqueue(&mut save_queue, &self.nqn),
             true => ProtectionStep::Granted,
@@ -192,38 +204,152 @@ impl Live {
         Protecting { before, next }
     }
 
-    /// As [`Protections::forget`].
-    pub(crate) fn forget_protection(&self, nsid: Option<u32>) -> bool {
-        self.lock().protections.forget(nsid)
-    }
-
-    /// As [`Protections::begin_write`].
-    pub(crate) fn begin_write(&self) -> Vec<SavedProtection> {
-        self.lock().protections.begin_write()
-    }
-
-    /// The save succeeded if `written`. Returns the previous state of the subsystem if the
-    /// state of a namespace changed.
-    pub(crate) fn kept(&self, written: bool) -> Option<Present> {
+    /// A host changes the reservations of a namespace with the next save.
+    ///
+    /// # Errors
+    /// [`NotReserved`]; nothing changes.
+    pub(crate) fn reserve(
+        &self,
+        save_queue: &SaveQueue,
+        nsid: u32,
+        host: (HostId, Nqn),
+        change: impl FnOnce(&Reservations) -> Result<Change, reservations::Refused>,
+    ) -> Result<Granted, NotReserved> {
+        let mut save_queue = save_queue.lock();
         let mut state = self.lock();
-        let changed = state.protections.kept(written);
-        changed.then(|| self.renew(&mut state))
+        if state.retired || !save_queue.has_keeper() {
+            return Err(NotReserved::Gone);
+        }
+        let State {
+            configured, set, ..
+        } = &mut *state;
+        let namespace = configured.subsystem.namespace(nsid);
+        let namespace = namespace.ok_or(NotReserved::Gone)?;
+        let granted = set.reservations.change(namespace, host, change);
+        let granted = granted.map_err(NotReserved::Refused)?;
+        if !granted.pending.is_complete() {
+            save_queue.enqueue(&self.nqn);
+        }
+        Ok(granted)
     }
 
-    /// Restores the write protection of a namespace. Returns whether the namespace
-    /// exists.
-    pub(crate) fn restore_protection(&self, kept: SavedProtection) -> bool {
+    /// Whether the reservations of a namespace persist through power loss.
+    pub(crate) fn persists(&self, namespace: &Namespace) -> bool {
+        self.lock().set.reservations.persists(namespace)
+    }
+
+    /// Sets with the next save whether those of these namespaces persist through power loss.
+    /// `None` if there are no such namespaces.
+    ///
+    /// # Errors
+    /// [`NotReserved`].
+    pub(crate) fn set_persistence(
+        &self,
+        save_queue: &SaveQueue,
+        nsids: &[u32],
+        persists: bool,
+    ) -> Result<Option<PendingSave>, NotReserved> {
+        let mut save_queue = save_queue.lock();
         let mut state = self.lock();
-        state.protections.restore(kept);
+        if state.retired || !save_queue.has_keeper() {
+            return Err(NotReserved::Gone);
+        }
+        let State {
+            configured, set, ..
+        } = &mut *state;
+        let mut pending = None;
+        for namespace in nsids
+            .iter()
+            .filter_map(|nsid| configured.subsystem.namespace(*nsid))
+        {
+            let granted = set.reservations.set_persistence(namespace, persists);
+            let its = granted.map_err(NotReserved::Refused)?.pending;
+            // All that are not saved yet are in the same save.
+            if pending.is_none() || !its.is_complete() {
+                pending = Some(its);
+            }
+        }
+        if pending.as_ref().is_some_and(|it| !it.is_complete()) {
+            save_queue.enqueue(&self.nqn);
+        }
+        Ok(pending)
+    }
+
+    /// Removes the reservations of namespace `nsid`. `None` if it has no registrants.
+    pub(crate) fn clear_reservations(&self, nsid: u32) -> Option<PendingSave> {
+        self.lock().set.reservations.clear(nsid)
+    }
+
+    /// Gives a namespace reservations with the next save.
+    ///
+    /// # Errors
+    /// [`CannotImport`].
+    pub(crate) fn import_reservations(
+        &self,
+        save_queue: &SaveQueue,
+        nsid: u32,
+        imported: ReservationState,
+    ) -> Result<PendingSave, CannotImport> {
+        let mut save_queue = save_queue.lock();
+        let mut state = self.lock();
+        let State {
+            configured,
+            set,
+            retired,
+            ..
+        } = &mut *state;
+        let namespace = configured.subsystem.namespace(nsid);
+        let namespace = namespace.filter(|_| !*retired);
+        let namespace = namespace.ok_or(CannotImport::NoNamespace)?;
+        if !save_queue.has_keeper() {
+            return Err(CannotImport::NoKeeper);
+        }
+        let pending = set.reservations.import(namespace, imported);
+        let pending = pending.ok_or(CannotImport::Registered)?;
+        save_queue.enqueue(&self.nqn);
+        Ok(pending)
+    }
+
+    /// As [`HostSettings::forget`].
+    pub(crate) fn forget(&self, nsid: Option<u32>) -> (bool, Option<PendingSave>) {
+        self.lock().set.forget(nsid)
+    }
+
+    /// As [`HostSettings::begin_write`].
+    pub(crate) fn begin_write(&self) -> SavedSettings {
+        self.lock().set.begin_write()
+    }
+
+    /// The save ended. Returns the previous state of the subsystem if the write protection of
+    /// a namespace changed, and the notifications about reservations.
+    pub(crate) fn kept(
+        &self,
+        result: &io::Result<()>,
+    ) -> (Option<Present>, Vec<ReservationNotice>) {
+        let mut state = self.lock();
+        let Kept {
+            protections,
+            reservations,
+            mut ended,
+        } = state.set.kept(result);
+        let before = (protections || reservations).then(|| self.renew(&mut state));
+        let notices = std::mem::take(&mut ended.notices);
+        // Not before: a command that was answered must be in force for commands that begin now.
+        ended.answer();
+        (before.filter(|_| protections), notices)
+    }
+
+    /// Restores what hosts set.
+    pub(crate) fn restore(&self, saved: SavedSettings) {
+        let mut state = self.lock();
+        state.set.restore(saved);
         self.renew(&mut state);
-        let namespace = state.configured.subsystem.namespace(kept.nsid);
-        namespace.is_some_and(|namespace| namespace.uuid == kept.uuid)
     }
 
     /// Derives the current state from the model and the protections. Returns the
     /// previous one.
     fn renew(&self, state: &mut State) -> Present {
-        let present = state.protections.over(&state.configured);
+        let present = current_of(&state.configured, &state.set);
         let before = std::mem::replace(&mut state.current, present);
         self.generation.fetch_add(1, Ordering::Release);
         before
@@ -253,6 +379,14 @@ impl Live {
     }
 }
 
+/// The state that is served.
+fn current_of(configured: &Present, set: &HostSettings) -> Present {
+    Present {
+        reservations: Arc::clone(set.reservations.in_force()),
+        ..set.protections.over(configured)
+    }
+}
+
 impl View {
     /// Updates the view if the subsystem changed. Call it for each command.
     #[inline]
@@ -265,6 +399,11 @@ impl View {
     #[cold]
     fn renew(&mut self) {
         (self.seen, self.namespace_view) = self.live.current_view(&self.viewer);
+    }
+
+    /// The subsystem.
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.live
     }
 
     /// The view as of the last [`refresh`](Self::refresh).
@@ -285,7 +424,7 @@ mod tests {
         let target = target();
         let nqn = Nqn::new(&subsystem().nqn).unwrap();
         let live = Arc::clone(target.shared.served().live(&nqn).unwrap());
-        let viewer = |name| Arc::new(Viewer::new(Nqn::new(name).unwrap(), None));
+        let viewer = |name| Arc::new(Viewer::new(Nqn::new(name).unwrap(), [1; 16], None));
         let (host, other) = (
             viewer("nqn.2026-11.org.example:a"),
             viewer("nqn.2026-11.org.example:b"),

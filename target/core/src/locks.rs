@@ -55,10 +55,25 @@ struct Table {
     barriers: BTreeMap<u64, BarrierState>,
 }
 
+/// The commands for which a [`Barrier`] waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BarrierScope {
+    /// All that write, or will.
+    Writes,
+    /// Those that write and will not be checked against reservations again. A write is checked
+    /// when its data have arrived, so that a host that does not send them does not delay the
+    /// barrier. Copy, fused commands and writes with FUA of a volatile cache are not: they delay it
+    /// until their transfer counts as stalled.
+    CheckedWrites,
+    /// The same, and those that read.
+    CheckedAccesses,
+}
+
 /// The state of a [`Barrier`].
 #[derive(Debug)]
 struct BarrierState {
     storage: u64,
+    scope: BarrierScope,
     /// Reactors that may still have earlier commands for the storage, and when each first
     /// saw the barrier.
     waits_for: BTreeMap<u64, Option<Duration>>,
@@ -287,30 +302,35 @@ impl LockMember {
 }
 
 impl LockMember {
-    /// Adds a barrier for commands that have begun and will write to `storage`.
+    /// Adds a barrier for commands of this scope that have begun and use `storage`.
     #[must_use]
-    pub fn barrier(&self, storage: u64) -> Barrier {
+    pub fn barrier(&self, storage: u64, scope: BarrierScope) -> Barrier {
         let mut table = self.inner.table();
         let id = table.number();
         let waits_for = table.members.iter().map(|member| (*member, None));
         let waits_for = waits_for.collect();
-        table
-            .barriers
-            .insert(id, BarrierState { storage, waits_for });
+        table.barriers.insert(
+            id,
+            BarrierState {
+                storage,
+                scope,
+                waits_for,
+            },
+        );
         self.inner.changed();
         let inner = Arc::clone(&self.inner);
         Barrier { inner, id }
     }
 
     /// As [`settle`](Self::settle), for each barrier that waits for this reactor. `oldest`
-    /// returns when the oldest command began that will write to a storage. A barrier does
+    /// returns when the oldest command of a scope began that uses a storage. A barrier does
     /// not wait for commands that began after the reactor first saw it; otherwise a busy
     /// host could hold it forever.
     #[must_use]
     pub fn settle_barriers(
         &self,
         now: Duration,
-        mut oldest: impl FnMut(u64) -> Option<Duration>,
+        mut oldest: impl FnMut(u64, BarrierScope) -> Option<Duration>,
     ) -> bool {
         let mut table = self.inner.table();
         let (mut waits, mut changed) = (false, false);
@@ -321,8 +341,9 @@ impl LockMember {
                 continue;
             };
             let first_seen = *first_seen.get_or_insert(now);
-            let storage = one.storage;
-            let since = *known.entry(storage).or_insert_with(|| oldest(storage));
+            let (storage, scope) = (one.storage, one.scope);
+            let known = known.entry((storage, scope));
+            let since = *known.or_insert_with(|| oldest(storage, scope));
             if since.is_some_and(|since| since <= first_seen) {
                 waits = true;
             } else {
@@ -554,16 +575,16 @@ mod tests {
     fn barrier_does_not_wait_for_later_commands() {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
-        let barrier = one.barrier(7);
+        let barrier = one.barrier(7, BarrierScope::Writes);
         let after = |ms| NOW + Duration::from_millis(ms);
-        assert!(!one.settle_barriers(NOW, |_| None));
+        assert!(!one.settle_barriers(NOW, |_, _| None));
         // The other reactor sees it later: until then it knows of no protection.
-        assert!(two.settle_barriers(after(1), |_| Some(after(1))));
-        let later = two.barrier(7);
-        assert!(two.settle_barriers(after(3), |_| Some(after(1))));
+        assert!(two.settle_barriers(after(1), |_, _| Some(after(1))));
+        let later = two.barrier(7, BarrierScope::Writes);
+        assert!(two.settle_barriers(after(3), |_, _| Some(after(1))));
         assert!(!barrier.is_quiet());
         // That command has completed, and there is always another.
-        assert!(two.settle_barriers(after(4), |_| Some(after(2))));
+        assert!(two.settle_barriers(after(4), |_, _| Some(after(2))));
         assert!(barrier.is_quiet() && !later.is_quiet());
     }
 
@@ -572,24 +593,30 @@ mod tests {
         let locks = Locks::default();
         let (one, two) = (locks.join(), locks.join());
         let before = two.version();
-        let barrier = one.barrier(7);
+        let barrier = one.barrier(7, BarrierScope::Writes);
         assert_ne!(two.version(), before);
         assert!(one.is_idle() && !one.blocks(7, &(0..512), NOW, &mut None));
-        assert!(!one.settle_barriers(NOW, |_| None) && !barrier.is_quiet());
+        assert!(!one.settle_barriers(NOW, |_, _| None) && !barrier.is_quiet());
         let version = one.version();
-        let of = |its| move |storage| (storage == its).then_some(NOW);
+        let of = |its| move |storage, _| (storage == its).then_some(NOW);
         assert!(two.settle_barriers(NOW, of(7)) && !barrier.is_quiet());
         assert_eq!(one.version(), version, "nothing new");
         assert!(!two.settle_barriers(NOW, of(8)) && barrier.is_quiet());
         assert_ne!(one.version(), version);
-        let (first, second) = (one.barrier(1), one.barrier(2));
+        let (first, second) = (
+            one.barrier(1, BarrierScope::Writes),
+            one.barrier(2, BarrierScope::Writes),
+        );
         drop((barrier, one));
         assert!(two.settle_barriers(NOW, of(1)));
         assert!(second.is_quiet() && !first.is_quiet());
-        drop(two.barrier(3));
+        drop(two.barrier(3, BarrierScope::Writes));
         let mut asked = Vec::new();
-        let others = [two.barrier(1), two.barrier(1)];
-        let _ = two.settle_barriers(NOW, |storage| {
+        let others = [
+            two.barrier(1, BarrierScope::Writes),
+            two.barrier(1, BarrierScope::Writes),
+        ];
+        let _ = two.settle_barriers(NOW, |storage, _| {
             asked.push(storage);
             Some(NOW)
         });

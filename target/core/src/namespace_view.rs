@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nvmeof_target_reservations::{Access, Accesses, HostId};
 use nvmeof_wire::Nqn;
 use nvmeof_wire::log::ana::AnaState;
 
 use crate::model::{ABSENT_GROUP, PortAddress};
+use crate::reservations::InForce;
 use crate::{Namespace, Port, Subsystem};
 
 /// A snapshot of a subsystem and of the ports.
@@ -15,12 +17,14 @@ use crate::{Namespace, Port, Subsystem};
 pub(crate) struct Present {
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) ports: Arc<[Port]>,
+    pub(crate) reservations: Arc<InForce>,
 }
 
 /// The viewer of a subsystem: one controller, with all its queues.
 #[derive(Debug)]
 pub(crate) struct Viewer {
     pub(crate) hostnqn: Nqn,
+    pub(crate) hostid: HostId,
     /// The port that the host used; `None` if it is not known: then all groups are
     /// optimized.
     pub(crate) port: Option<PortAddress>,
@@ -34,6 +38,10 @@ pub(crate) struct NamespaceView {
     subsystem: Arc<Subsystem>,
     /// Ordered by namespace identifier.
     seen: Vec<VisibleNamespace>,
+    hostid: HostId,
+    /// Whether a reservation denies the host anything, also of a namespace that was removed.
+    is_restricted: bool,
+    reservations: Arc<InForce>,
     /// Groups of the namespaces.
     groups: BTreeMap<u32, AnaState>,
     highest: u32,
@@ -50,6 +58,8 @@ pub(crate) struct VisibleNamespace {
     pub(crate) namespace: Namespace,
     /// The state of its group on the port.
     pub(crate) state: AnaState,
+    /// What reservations let the host do.
+    pub(crate) accesses: Accesses,
 }
 
 /// Differences between two views that concern hosts.
@@ -64,9 +74,10 @@ pub(crate) struct ViewChanges {
 }
 
 impl Viewer {
-    pub(crate) fn new(hostnqn: Nqn, port: Option<PortAddress>) -> Self {
+    pub(crate) fn new(hostnqn: Nqn, hostid: HostId, port: Option<PortAddress>) -> Self {
         Self {
             hostnqn,
+            hostid,
             port,
             last: Mutex::default(),
         }
@@ -113,6 +124,7 @@ impl Present {
                     ..namespace.clone()
                 },
                 state: state(namespace.group()),
+                accesses: self.reservations.accesses(namespace, &viewer.hostid),
             })
             .collect();
         // Without empty groups: Linux resets a controller that has a group in state Change
@@ -122,7 +134,10 @@ impl Present {
         let groups = groups.collect();
         let namespace_view = NamespaceView {
             subsystem: Arc::clone(&self.subsystem),
+            is_restricted: self.reservations.restrict(&viewer.hostid),
+            hostid: viewer.hostid,
             seen,
+            reservations: Arc::clone(&self.reservations),
             groups,
             highest: NAMESPACES,
         };
@@ -154,6 +169,11 @@ impl NamespaceView {
         &self.subsystem
     }
 
+    /// The reservations of its namespaces.
+    pub(crate) fn reservations(&self) -> &InForce {
+        &self.reservations
+    }
+
     /// The namespaces, ordered by NSID.
     pub(crate) fn list(&self) -> &[VisibleNamespace] {
         &self.seen
@@ -163,6 +183,21 @@ impl NamespaceView {
     pub(crate) fn disabled(&self, hostnqn: &Nqn) -> impl Iterator<Item = &Namespace> {
         let all = self.subsystem.disabled().iter();
         all.filter(|one| one.is_for(hostnqn))
+    }
+
+    /// Whether a reservation denies the host anything, also of a namespace that was removed.
+    #[inline]
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.is_restricted
+    }
+
+    /// Whether reservations permit the host this access. A namespace that was removed since its
+    /// command began keeps its reservations.
+    pub(crate) fn permits(&self, nsid: u32, access: Access) -> bool {
+        match self.get(nsid) {
+            Some(seen) => seen.accesses.has(access),
+            None => self.reservations.permit(nsid, &self.hostid, access),
+        }
     }
 
     /// The highest valid namespace identifier (NN). It reveals nothing about namespaces

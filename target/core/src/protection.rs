@@ -9,8 +9,8 @@
 //!       Until Power Cycle ──► No Write Protect, when the target restarts
 //! ```
 //! Base 2.1, 8.1.16.1, figure 621: Write Protect is persistent across power cycles. The
-//! caller therefore saves it ([`ProtectionKeeper`]) and restores it at start
-//! ([`Target::restore_protection`]). Without persistence the states are not offered.
+//! caller therefore saves it ([`SettingsKeeper`](crate::SettingsKeeper)) and restores it at start
+//! ([`Target::restore`]). Without persistence the states are not offered.
 //!
 //! A namespace is protected from the request of a host until the removal of the
 //! protection has been saved. The command completes when the requested state has been
@@ -21,20 +21,17 @@
 //! The state belongs to the namespace, by subsystem, NSID and UUID, whether it is served
 //! at present or not: a file may be missing for a while, or a configuration may omit it.
 //! It ends when a host removes the protection, or when an administrator removes the
-//! namespace ([`Target::forget_protection`]).
+//! namespace ([`Target::forget_settings`]).
 //!
 //! A namespace that is read-only by configuration is always in the state Write Protect.
 //! Permanent Write Protect is not supported, because the target cannot prevent an
 //! administrator from removing it.
 //!
-//! [`Target::restore_protection`]: crate::Target::restore_protection
-//! [`Target::forget_protection`]: crate::Target::forget_protection
+//! [`Target::restore`]: crate::Target::restore
+//! [`Target::forget_settings`]: crate::Target::forget_settings
 
-mod save_queue;
 mod states;
 
-pub use save_queue::ProtectionKeeper;
-pub(crate) use save_queue::{SaveQueue, SaveQueueGuard};
 pub(crate) use states::{Fixed, ProtectionRequest, Protections, Settled, Step};
 
 /// A namespace that a host write protected.

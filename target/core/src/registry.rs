@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nvmeof_target_reservations::HostId;
 use nvmeof_wire::Nqn;
 use nvmeof_wire::admin::CrossControllerReset;
 
@@ -48,6 +49,8 @@ pub(crate) struct Proposal {
 
 #[derive(Debug)]
 struct Inner {
+    /// Whether a host identifier belongs to one host.
+    unique_host_ids: bool,
     /// Limits of I/O controllers: in total, of one host, and of one port.
     nvm: usize,
     of_host: usize,
@@ -96,6 +99,7 @@ impl Registry {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             inner: Mutex::new(Inner {
+                unique_host_ids: limits.unique_host_ids,
                 nvm: limits.controllers.into(),
                 of_host: limits.host_controllers.into(),
                 of_port: limits.port_controllers.into(),
@@ -131,7 +135,7 @@ impl Registry {
     /// identifier that was proposed, or any of `choice`. The error is the limit that is reached.
     pub(crate) fn add(
         &self,
-        host: &Nqn,
+        (host, id): (&Nqn, &HostId),
         route: &Route<'_>,
         (choice, proposed): (&Choice<'_>, Option<&Proposal>),
         make: impl FnOnce(u16) -> Controller,
@@ -140,6 +144,9 @@ impl Registry {
         let there = inner.controllers.values();
         let (mut all, mut its) = (0, 0);
         for one in there.filter(|one| !one.is_discovery()) {
+            if inner.unique_host_ids && one.hostid == *id && one.hostnqn != *host {
+                return Err(Limit::UniqueHostIds);
+            }
             all += 1;
             its += usize::from(one.hostnqn == *host);
         }

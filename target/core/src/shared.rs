@@ -10,11 +10,13 @@ use crate::authentication::Authentications;
 use crate::controller::Controller;
 use crate::controller::instance::{Incarnations, Instance};
 use crate::generations::Generations;
+use crate::host_settings::HostSettings;
 use crate::live::Live;
 use crate::namespace_view::Present;
-use crate::protection::{Protections, SaveQueue};
 use crate::quota::Quota;
 use crate::registry::Registry;
+use crate::reservations::ReservationNotice;
+use crate::save_queue::SaveQueue;
 use crate::{LimitCounters, Limits, Locks, Model, Writers};
 
 /// State of one target that all reactors share.
@@ -49,8 +51,8 @@ pub(crate) struct Served {
     pub(crate) live: Vec<Arc<Live>>,
     /// Generations of the discovery log of each host.
     pub(crate) generations: Generations,
-    /// Protections of subsystems that are not served at present.
-    pub(crate) waiting: BTreeMap<Nqn, Protections>,
+    /// What hosts set of subsystems that are not served at present.
+    pub(crate) waiting: BTreeMap<Nqn, HostSettings>,
 }
 
 impl Served {
@@ -59,11 +61,11 @@ impl Served {
         self.live.iter().find(|live| live.nqn == *nqn)
     }
 
-    /// Keeps the protections of a subsystem that is not served.
-    pub(crate) fn wait_for(&mut self, subsystem: Nqn, protections: Protections) {
+    /// Keeps what hosts set of a subsystem that is not served.
+    pub(crate) fn wait_for(&mut self, subsystem: Nqn, set: HostSettings) {
         self.waiting.remove(&subsystem);
-        if !protections.is_empty() {
-            self.waiting.insert(subsystem, protections);
+        if !set.is_empty() {
+            self.waiting.insert(subsystem, set);
         }
     }
 }
@@ -72,7 +74,7 @@ impl Shared {
     /// Serves `model`.
     pub(crate) fn new(model: Model, incarnations: Incarnations) -> Self {
         let live =
-            presents(&model).map(|present| Arc::new(Live::new(present, Protections::default())));
+            presents(&model).map(|present| Arc::new(Live::new(present, HostSettings::default())));
         let served = Served {
             live: live.collect(),
             generations: Generations::new(),
@@ -133,6 +135,23 @@ impl Shared {
             }
         }
     }
+
+    /// Reservations of namespaces of the subsystem changed: notifies the controllers of hosts
+    /// that are concerned.
+    pub(crate) fn notify_reservations(&self, subsystem: &Nqn, notices: &[ReservationNotice]) {
+        if notices.is_empty() {
+            return;
+        }
+        for controller in self.registry.all() {
+            if controller.subnqn() != *subsystem {
+                continue;
+            }
+            let its = notices.iter().filter(|one| one.host == controller.hostid);
+            for one in its {
+                controller.reservation_changed(one.nsid, one.notice);
+            }
+        }
+    }
 }
 
 /// The subsystems of a model, in order.
@@ -141,5 +160,6 @@ pub(crate) fn presents(model: &Model) -> impl Iterator<Item = Present> {
     subsystems.map(|subsystem| Present {
         subsystem: Arc::clone(subsystem),
         ports: model.shared_ports(),
+        reservations: Arc::default(),
     })
 }

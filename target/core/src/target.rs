@@ -1,6 +1,6 @@
 //! The target as a whole: the interface of the engine.
 
-mod protection;
+mod host_settings;
 mod stopping;
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
-pub use protection::ProtectionSave;
+pub use host_settings::SettingsSave;
 
 use crate::controller::instance::Incarnations;
 use crate::quota::{PeerUsage, QuotaGuard};

@@ -26,8 +26,8 @@ use crate::Source;
 use crate::metrics::ReactorMetrics;
 use crate::{
     Action, AnaGroup, Applied, Event, Executed, Fabric, IoOp, Limits, Model, NamespaceSpec, Order,
-    PortAddress, PortSpec, ProtectionKeeper, Queue, Request, SavedProtection, SubsystemSpec,
-    Target, Traddr,
+    PortAddress, PortSpec, Queue, Request, SavedProtection, SettingsKeeper, SubsystemSpec, Target,
+    Traddr,
 };
 
 pub(crate) use authentication::{
@@ -90,7 +90,7 @@ pub(crate) fn closed() -> SubsystemSpec {
 
 pub(crate) fn target_with(limits: Limits) -> Target {
     let target = without_keeper(limits);
-    target.set_protection_keeper(Arc::new(KeptBook::default()));
+    target.set_settings_keeper(Arc::new(KeptBook::default()));
     target
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct KeptBook {
     pub(crate) full: AtomicBool,
 }
 
-impl ProtectionKeeper for KeptBook {
+impl SettingsKeeper for KeptBook {
     // Tests call `write`.
     fn wake(&self) {}
 }
@@ -123,7 +123,9 @@ impl KeptBook {
             }
             let mut kept = self.kept.lock().unwrap();
             kept.0 += 1;
-            kept.1.extend(to_keep.changes().iter().cloned());
+            let changes = to_keep.changes().iter();
+            let protected = changes.map(|(nqn, set)| (*nqn, set.protected.clone()));
+            kept.1.extend(protected);
             drop(kept);
             to_keep.end(Ok(()));
         }

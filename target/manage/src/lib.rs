@@ -12,11 +12,11 @@ mod buffers;
 pub mod cpus;
 mod fault_counts;
 pub mod files;
+pub mod host_settings;
 mod lineage;
 mod old_keys;
 mod open;
 pub mod ports;
-pub mod protections;
 pub mod retry;
 mod ring;
 mod served;
@@ -27,13 +27,14 @@ mod workers;
 pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
+pub use host_settings::{NamespaceReservations, UnreadableRecord};
 pub use lineage::{Lineage, LineageError};
 pub use old_keys::OldKeyTimer;
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{
     ANNOUNCE, ANNOUNCE_POLL, ApplyError, ControllerName, Drained, FORGET, Faulted, Fixed,
     ForgetError, HostKeyState, KeysToRead, Manager, OLD_KEY_NOTICE, Plan, Report,
-    ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
+    ReservationsError, ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
 };
 pub use server::{MetricsSources, ServeError, Server};
 pub use waits::WaitReason;

@@ -9,6 +9,7 @@ use nvmeof_target_core::{
     AuthenticationSpec, Model, NamespaceSpec, NamespaceState, PortSpec, Preferred,
 };
 
+use crate::host_settings::{Records, Unreadable};
 use crate::lineage::Lineage;
 
 /// The backing store of one namespace.
@@ -87,15 +88,29 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
 /// # Errors
 /// [`ConfigError`] names file, line and key of the first one that can never be served.
 pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
+    open_with(config, &Records::beside(config.control().state.as_deref()))
+}
+
+/// [`open_present`], with `records` of what hosts set.
+///
+/// # Errors
+/// [`ConfigError`], as it.
+pub(crate) fn open_with(
+    config: &Config,
+    records: &Records,
+) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
     let mut files = Files::default();
     let configured = config.configured_stores()?.into_iter().enumerate();
     configured
-        .map(
-            |(at, configured)| match take_alone(config, at, &configured, &mut files) {
+        .map(|(at, configured)| {
+            // Also of a namespace that is not served yet: hosts may see its size.
+            let admitted = records.admit(&configured.nqn, configured.nsid);
+            let admitted = admitted.map_err(|error| unreadable(config, at, &error));
+            match take_alone(config, at, &configured, &mut files) {
                 Err(error) if !error.may_succeed_later() => Err(error),
-                taken => Ok(taken),
-            },
-        )
+                taken => Ok(admitted.and(taken)),
+            }
+        })
         .collect()
 }
 
@@ -128,6 +143,11 @@ pub(crate) fn open_error(config: &Config, at: usize, error: &OpenError) -> Confi
         _ => config.path_error(at, &what),
     };
     refused.passing(error.may_succeed_later())
+}
+
+/// The error for the namespace at index `at`, whose record of what hosts set cannot be read.
+pub(crate) fn unreadable(config: &Config, at: usize, error: &Unreadable) -> ConfigError {
+    config.path_error(at, &error.to_string()).passing(true)
 }
 
 /// The model with these backing stores, in the order of the enabled namespaces, and these keys of

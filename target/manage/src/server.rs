@@ -2,7 +2,6 @@
 //! serve until they are stopped.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -26,10 +25,10 @@ use nvmeof_uring::RingConfig;
 use crate::buffers::buffers;
 use crate::cpus::{self, ReactorCpu};
 use crate::files;
+use crate::host_settings::{KeeperHandle, Records};
 use crate::lineage::Lineage;
-use crate::open::{model_of, open_present};
+use crate::open::{model_of, open_with};
 use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorProvider};
-use crate::protections;
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
 use crate::workers;
@@ -71,8 +70,8 @@ pub struct Server {
     stopping: Arc<ShutdownProgress>,
     /// How long commands in flight may take to complete when it stops.
     drain: Duration,
-    /// Saves write protections of hosts.
-    _keeper: Option<protections::KeeperHandle>,
+    /// Saves what hosts set.
+    _keeper: Option<KeeperHandle>,
     /// Receives mail when a reactor has ended.
     ended: Mailbox,
 }
@@ -151,19 +150,17 @@ fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
     }
 }
 
-/// Starts the keeper of write protections beside the state file, if there is one.
-fn keep_protections(
-    state: Option<&Path>,
+/// Restores what hosts set in `target`, and lets them change it if it can be saved.
+fn keep_settings(
+    records: &Arc<Records>,
     target: &Target,
     mailboxes: &Arc<[Mailbox]>,
-) -> Result<Option<protections::KeeperHandle>, ServeError> {
-    let Some(state) = state else {
-        return Ok(None);
-    };
-    let keeper = protections::beside(state, target)?;
-    let keeper = keeper.start(Arc::clone(mailboxes));
+) -> Result<Option<KeeperHandle>, ServeError> {
+    records.restore_in(target);
+    let keeper = records.keeper(target);
+    let keeper = keeper.map(|keeper| keeper.start(Arc::clone(mailboxes)));
     keeper
-        .map(Some)
+        .transpose()
         .map_err(|error| no_resource("thread", error))
 }
 
@@ -197,7 +194,7 @@ struct Opened {
     providers: Providers,
     target: Target,
     mailboxes: Arc<[Mailbox]>,
-    keeper: Option<protections::KeeperHandle>,
+    keeper: Option<KeeperHandle>,
     workers: Arc<WorkerPool>,
     /// Keys of hosts that could not be read.
     unread: Vec<UnreadKey>,
@@ -212,7 +209,12 @@ impl Opened {
         let count = cpus.len();
         let state = config.control().state.as_deref();
         let remembered = Remembered::beside(state);
-        let pool = Pool::new(config, open_present(config)?, &remembered)?;
+        let records = Arc::new(Records::beside(state));
+        if let Some(state) = state {
+            records.convert_legacy(state)?;
+        }
+        let present = open_with(config, &records)?;
+        let pool = Pool::new(config, present, &remembered, Arc::clone(&records))?;
         let key = key_of(lineage, &pool)?;
         // Includes backing stores that wait: each needs a descriptor later.
         let files = files::share(config, count, pool.served().count(), &ports);
@@ -227,7 +229,7 @@ impl Opened {
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
-        let keeper = keep_protections(state, &target, &mailboxes)?;
+        let keeper = keep_settings(&records, &target, &mailboxes)?;
         let workers = workers::start(&cpus).map_err(|error| no_resource("thread", error))?;
         Ok(Self {
             cpus,

@@ -11,7 +11,7 @@ pub enum Access {
     /// It depends on the data: Read, Compare, Verify.
     Read,
     /// It changes data or what hosts rely on: Write, Write Zeroes, Dataset Management, Flush, and
-    /// Set Features of a namespace.
+    /// Set Features of the write protection of a namespace.
     Write,
 }
 
@@ -28,9 +28,9 @@ impl Accesses {
     /// What a host may do that is `registered`, or not, and does not hold the reservation alone.
     fn of(kind: ReservationType, registered: bool) -> Self {
         let (reads, writes) = match (kind, registered) {
-            (ReservationType::WRITE_EXCLUSIVE, _) => (true, false),
             (ReservationType::EXCLUSIVE_ACCESS, _) => (false, false),
-            (
+            (ReservationType::WRITE_EXCLUSIVE, _)
+            | (
                 ReservationType::WRITE_EXCLUSIVE_REGISTRANTS | ReservationType::WRITE_EXCLUSIVE_ALL,
                 false,
             ) => (true, false),
@@ -39,7 +39,8 @@ impl Accesses {
         Self { reads, writes }
     }
 
-    const ALL: Self = Self {
+    /// All of them: no reservation is held.
+    pub const ALL: Self = Self {
         reads: true,
         writes: true,
     };

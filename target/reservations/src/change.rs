@@ -103,7 +103,13 @@ impl Reservations {
         }
         match &self.reservation {
             None => draft.next.reservation = Some(taken),
-            Some(held) if held.kind == command.kind && self.is_holder(&host) => {}
+            // A command that was interrupted may have taken it, and not have waited for others.
+            Some(held) if held.kind == command.kind && self.is_holder(&host) => {
+                return Ok(Change {
+                    ends: self.denied(),
+                    ..draft.end()
+                });
+            }
             Some(_) => return Err(Refused::Conflict),
         }
         Ok(draft.end())
@@ -163,6 +169,14 @@ impl Reservations {
         draft.next.registrants.clear();
         draft.next.reservation = None;
         draft.changed()
+    }
+
+    /// Sets whether they persist through power loss (feature 83h).
+    #[must_use]
+    pub fn with_persistence(&self, persists: bool) -> Change {
+        let mut draft = self.draft([0; 16]);
+        draft.next.persists = persists;
+        draft.end()
     }
 
     fn draft(&self, issuer: HostId) -> Draft<'_> {

@@ -167,19 +167,10 @@ impl Reservations {
         })
     }
 
-    /// After a loss of power: without persistence, nothing is left (Base 2.1, 8.1.22.6).
+    /// Whether no command has changed anything yet.
     #[must_use]
-    pub fn after_power_loss(self) -> Self {
-        match self.persists {
-            true => self,
-            false => Self::default(),
-        }
-    }
-
-    /// Whether no host is registered, so that every host may do everything.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.registrants.is_empty()
+    pub fn is_new(&self) -> bool {
+        *self == Self::default()
     }
 
     /// The generation: counts changes, modulo 2^32.
@@ -188,21 +179,39 @@ impl Reservations {
         self.generation
     }
 
-    /// Whether it persists through power loss.
+    /// Whether they persist through power loss (Base 2.1, 8.1.22.6).
     #[must_use]
     pub fn persists(&self) -> bool {
         self.persists
     }
 
     /// The registrants and their keys, ordered by host identifier.
+    #[must_use]
     pub fn registrants(&self) -> impl ExactSizeIterator<Item = (&HostId, u64)> {
         self.registrants.iter().map(|(host, key)| (host, *key))
+    }
+
+    /// Whether the host is a registrant.
+    #[must_use]
+    pub fn is_registrant(&self, host: &HostId) -> bool {
+        self.registrants.contains_key(host)
     }
 
     /// The reservation, if one is held.
     #[must_use]
     pub fn reservation(&self) -> Option<&Reservation> {
         self.reservation.as_ref()
+    }
+
+    /// Accesses that the reservation denies to hosts that are not registered, or to all that do not
+    /// hold it.
+    #[must_use]
+    pub fn denied(&self) -> Accesses {
+        let permitted = self.accesses(&[0; 16]);
+        Accesses {
+            reads: !permitted.reads,
+            writes: !permitted.writes,
+        }
     }
 
     /// Whether the host holds the reservation.

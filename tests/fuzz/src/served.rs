@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use nvmeof_dhchap::{Key, Policy, Secret};
 use nvmeof_target_core::{
     AnaGroup, AuthenticationSpec, Fabric, Limits, Model, NamespaceSpec, NamespaceState,
-    ProtectionKeeper,
+    SettingsKeeper,
 };
 use nvmeof_target_core::{PortAddress, PortSpec, SubsystemSpec, Target};
 use nvmeof_wire::Nqn;
@@ -149,7 +149,7 @@ fn namespace(nsid: u32, block_size: u32) -> NamespaceSpec {
 #[must_use]
 pub fn served() -> Target {
     let target = Target::new(MODEL.clone());
-    target.set_protection_keeper(Arc::new(NobodyWakes));
+    target.set_settings_keeper(Arc::new(NobodyWakes));
     target
 }
 
@@ -157,7 +157,7 @@ pub fn served() -> Target {
 #[derive(Debug)]
 struct NobodyWakes;
 
-impl ProtectionKeeper for NobodyWakes {
+impl SettingsKeeper for NobodyWakes {
     fn wake(&self) {}
 }
 

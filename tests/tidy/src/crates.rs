@@ -116,7 +116,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "nvmeof-target-core",
-        ours: &["nvmeof-dhchap", "nvmeof-wire"],
+        ours: &["nvmeof-dhchap", "nvmeof-target-reservations", "nvmeof-wire"],
         system: false,
     },
     Rule {
@@ -216,6 +216,7 @@ const RULES: &[Rule] = &[
             "nvmeof-target-config",
             "nvmeof-target-core",
             "nvmeof-target-engine",
+            "nvmeof-target-reservations",
             "nvmeof-uring",
             "nvmeof-wire",
         ],
@@ -234,6 +235,7 @@ const RULES: &[Rule] = &[
             "nvmeof-target-core",
             "nvmeof-target-engine",
             "nvmeof-target-manage",
+            "nvmeof-target-reservations",
             "nvmeof-wire",
         ],
         system: true,

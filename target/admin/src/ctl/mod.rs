@@ -4,6 +4,7 @@ mod edits;
 mod keys;
 mod lists;
 mod print;
+mod reservations;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,7 @@ pub(crate) use print::wrapped;
 
 use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
 use lists::List;
+use reservations::OfReservations;
 
 /// Shows and changes a running target over its control socket.
 ///
@@ -88,6 +90,8 @@ enum What {
     Ana(Edits<Ana>),
     /// Add or remove referrals to other discovery services.
     Referral(Edits<Referral>),
+    /// Show, clear, export or import reservations of hosts.
+    Reservations(OfReservations),
     /// Delete the controllers of a host; it may reconnect.
     Disconnect(Disconnect),
     /// Stop listening, complete commands in flight, disconnect all hosts.
@@ -217,6 +221,7 @@ impl Ctl {
                     print::lost,
                 )
             }
+            What::Reservations(it) => self.reservations(it),
             What::Drain => self.post("/v1/drain", &Value::Null, print::drained),
             What::Resume => self.post("/v1/resume", &Value::Null, print::status),
             What::Save(Save { file: None, .. }) => {
@@ -331,20 +336,29 @@ impl Ctl {
 
 /// The request body with a configuration file.
 fn document(file: &Path) -> Result<Value, Failed> {
-    let mut text = String::new();
-    let (name, read) = if file == Path::new("-") {
-        let read = std::io::stdin().read_to_string(&mut text);
-        ("standard input".to_owned(), read.map(|_| text))
+    let name = if file == Path::new("-") {
+        "standard input".to_owned()
     } else {
         // Messages of the target name the file by its absolute path.
         let whole = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
-        (whole.display().to_string(), std::fs::read_to_string(file))
+        whole.display().to_string()
     };
-    let text = read.map_err(|error| Failed::File {
+    let text = read(file)?;
+    Ok(json!(DocumentIn { name, text }))
+}
+
+/// The contents of a file, or of standard input for `-`.
+fn read(file: &Path) -> Result<String, Failed> {
+    let mut text = String::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(file)
+    };
+    read.map_err(|error| Failed::File {
         file: file.to_path_buf(),
         why: format!("cannot be read: {}", explain(&error)),
-    })?;
-    Ok(json!(DocumentIn { name, text }))
+    })
 }
 
 impl Failed {

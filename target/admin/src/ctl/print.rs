@@ -64,6 +64,9 @@ pub(super) fn status(status: &StatusOut) -> String {
             lines.add(2, &text);
         }
     }
+    for warning in &status.host_id_warnings {
+        lines.add(0, &format!("WARNING: {warning}"));
+    }
     keys::add(&mut lines, status);
     lines.text
 }

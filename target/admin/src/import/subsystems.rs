@@ -288,9 +288,9 @@ fn namespace(object: &mut Object<'_>, probe: Probe<'_>, report: &mut Report) -> 
     }
     let mut reservations = object.object("resv", report);
     if reservations.switch("enable", report) == Some(true) {
-        let what = "reservations are not supported";
-        let remedy = "clusters that use them for fencing cannot use this namespace";
-        report.lost(reservations.own_location(), what, remedy);
+        let what = "permits reservations, as this target does for every namespace";
+        let remedy = "they require a state file: set control.state";
+        report.note(reservations.own_location(), what, remedy);
     }
     reservations.finish(report);
     let nsid = nsid.filter(|nsid| (1..=HIGHEST_NSID).contains(nsid));

@@ -341,11 +341,6 @@ fn unsupported_settings_are_reported_with_line_and_remedy() {
             "subsystems[0].allowed_hosts",
         ),
         (
-            "/subsystems/0/namespaces/0/resv/enable",
-            json!("1"),
-            "subsystems[0].namespaces[0].resv",
-        ),
-        (
             "/subsystems/0/namespaces/0/nsid",
             json!(0),
             "subsystems[0].namespaces[0].nsid",
@@ -398,6 +393,18 @@ fn unsupported_settings_are_reported_with_line_and_remedy() {
             "a secret is repeated"
         );
     }
+}
+
+/// Every namespace of this target can be reserved, if it has a state file.
+#[test]
+fn reservations_are_noted() {
+    let pointer = "/subsystems/0/namespaces/0/resv/enable";
+    let (_, report) = import(&saved_with(pointer, json!("1")), &small_blocks);
+    let mut all = report.remarks.iter();
+    let found = all.find(|one| one.location == "subsystems[0].namespaces[0].resv");
+    let found = found.unwrap();
+    assert_eq!(found.weight, Weight::Note);
+    assert!(found.to_string().contains("control.state"), "{found}");
 }
 
 /// Every referral of the file is in the configuration or in a remark.

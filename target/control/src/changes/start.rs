@@ -8,12 +8,11 @@ use super::keeper::{Keeper, KeeperFiles, ServedState};
 use super::lock::Lock;
 use super::state::State;
 use super::{broken, lock};
-use nvmeof_atomic_file::{Real, sweep};
+use nvmeof_atomic_file::{Real, sweep, sweep_folder};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::Edit;
 use nvmeof_target_config::{Config, ConfigError};
-use nvmeof_target_manage::protections;
-use nvmeof_target_manage::{Lineage, ServeError, Server};
+use nvmeof_target_manage::{Lineage, ServeError, Server, host_settings};
 
 /// The configuration and its changes, read but not served yet.
 pub struct LoadedConfig {
@@ -47,7 +46,7 @@ impl LoadedConfig {
         // Without the lock another target may be writing.
         if let Some(path) = path.filter(|_| lock.is_some()) {
             sweep(path);
-            sweep(&protections::path_beside(path));
+            sweep_folder(&host_settings::path_beside(path));
         }
         let state = path.map(State::load).transpose()?;
         let state = state.unwrap_or_else(State::new);

@@ -54,10 +54,13 @@ struct EditResult {
     remark: Option<String>,
 }
 
-/// The file of write protections could not be written.
+/// The record of what hosts set could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("a namespace that hosts write protected may be protected again when it is added: {0}")]
-struct StillProtected(ForgetError);
+#[error(
+    "write protection and reservations that hosts set of a removed namespace may apply again when \
+     it is added: {0}"
+)]
+struct StillSet(ForgetError);
 
 impl<'a> Draft<'a> {
     fn new(kept: &'a ServedState) -> Result<Self, ConfigError> {
@@ -267,7 +270,7 @@ impl Keeper {
         Ok(changes)
     }
 
-    /// Forgets the write protection of removed namespaces. Returns a warning for each failure.
+    /// Forgets what hosts set of removed namespaces. Returns a warning for each failure.
     fn unprotect(&self, edits: &[Edit]) -> Vec<String> {
         let until = Instant::now() + FORGET;
         let removed = edits.iter().filter_map(|edit| {
@@ -283,8 +286,8 @@ impl Keeper {
         });
         let failed = removed.filter_map(|(subsystem, nsid)| {
             let most = until.saturating_duration_since(Instant::now());
-            let forgotten = self.manager().forget_protection(&subsystem, nsid, most);
-            Some(StillProtected(forgotten.err()?).to_string())
+            let forgotten = self.manager().forget_settings(&subsystem, nsid, most);
+            Some(StillSet(forgotten.err()?).to_string())
         });
         failed.collect()
     }

@@ -5,6 +5,7 @@
 
 mod openapi;
 mod queue;
+mod reservations;
 mod routes;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use utoipa::openapi::schema::{AdditionalProperties, AnyOf, ArrayItems, Object, OneOf, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use super::routes;
+use super::{reservations, routes};
 use crate::watch::http;
 
 #[derive(utoipa::OpenApi)]
@@ -28,6 +28,9 @@ use crate::watch::http;
         routes::drain,
         routes::resume,
         routes::save,
+        reservations::reservations,
+        reservations::clear,
+        reservations::import,
         routes::described,
         http::metrics,
         http::healthz,

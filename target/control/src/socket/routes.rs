@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
 use super::queue::Permit;
-use super::{Shared, openapi};
+use super::{Shared, openapi, reservations};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Planned, Resize, Stalled};
 use crate::http::{Fault, Refusals, finished, unfinished, work};
 use nvmeof_target_address::port_address;
@@ -47,6 +47,9 @@ pub(super) const ROUTES: &[Route] = &[
     ("/v1/drain", || post(drain)),
     ("/v1/resume", || post(resume)),
     ("/v1/save", || post(save)),
+    ("/v1/reservations", || get(reservations::reservations)),
+    ("/v1/reservations/clear", || post(reservations::clear)),
+    ("/v1/reservations/import", || post(reservations::import)),
     ("/openapi.json", || get(described)),
 ];
 
@@ -63,7 +66,7 @@ pub(super) fn router(shared: &Shared) -> Router {
     )
 }
 
-type JsonResult<T> = Result<Json<T>, Fault>;
+pub(super) type JsonResult<T> = Result<Json<T>, Fault>;
 
 /// Status of the target: ports, subsystems, namespaces and connected hosts.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = StatusOut)))]
@@ -377,6 +380,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         host_keys: host_keys(manager, &report),
         authentications: OutcomeCount::of(report.all),
         key_warnings: manager.key_warnings(SystemTime::now()),
+        host_id_warnings: manager.host_id_warnings(),
     }
 }
 
@@ -429,7 +433,7 @@ fn response(what: &str, outcome: Result<Outcome, ChangeError>) -> Result<Outcome
     })
 }
 
-fn nqn(key: &str, name: &str) -> Result<Nqn, Fault> {
+pub(super) fn nqn(key: &str, name: &str) -> Result<Nqn, Fault> {
     Nqn::new(name).map_err(|error| Fault::invalid(key, &format!("{name:?}: {error}")))
 }
 
@@ -498,7 +502,7 @@ fn apply_all(shared: &Shared, permit: Permit) {
 
 /// Executes a request that may have to wait for a change in progress or a backing store, once
 /// it has a permit.
-async fn with_permit<T: Send + 'static>(
+pub(super) async fn with_permit<T: Send + 'static>(
     shared: Shared,
     operation: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> JsonResult<T> {
@@ -549,7 +553,7 @@ fn not_finished(stalled: &Stalled) -> Fault {
 }
 
 /// Executes a request on a thread of its own, since it may block.
-async fn ask<T: Send + 'static>(
+pub(super) async fn ask<T: Send + 'static>(
     shared: Shared,
     operation: impl FnOnce(&Keeper) -> Result<T, Fault> + Send + 'static,
 ) -> JsonResult<T> {

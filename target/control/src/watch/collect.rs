@@ -147,6 +147,19 @@ impl Watch {
                 one.unlinked = true;
             }
         }
+        for one in manager.map(Manager::reservations).unwrap_or_default() {
+            let key = (one.subsystem.as_str().to_owned(), one.nsid);
+            let its = &one.state.reservations;
+            // Not of a former namespace with this NSID.
+            let namespace = model.subsystem(&one.subsystem);
+            let namespace = namespace.and_then(|it| it.namespace(one.nsid));
+            if let Some(state) = sum.namespaces.get_mut(&key)
+                && namespace.is_some_and(|namespace| namespace.uuid == one.uuid)
+            {
+                state.registrants = its.registrants().len();
+                state.reservation = its.reservation().map_or(0, |held| held.kind.0);
+            }
+        }
         sum.count(&mut reactors, &self.registry, &model, now);
         for (state, reactor_snapshot) in reactors.iter_mut().zip(&*reactor_snapshots) {
             if let Some(reactor_snapshot) = reactor_snapshot {

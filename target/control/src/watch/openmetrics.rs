@@ -186,8 +186,27 @@ impl MetricsWriter<'_> {
             None,
             each(&labelled, |one| count(one.commands)),
         )?;
+        self.reservations(&labelled)?;
         let of: Vec<_> = each(&labelled, |one| &one.counts).collect();
         self.counts(&NAMESPACE, &of)
+    }
+
+    fn reservations(&mut self, labelled: &[(Vec<Label>, &NamespaceState)]) -> Result<(), Error> {
+        let existing = labelled.iter().filter(|(_, one)| one.nsid > 0);
+        self.gauges(
+            "namespace_registrants",
+            "Hosts that are registered with a namespace, for reservations",
+            None,
+            existing
+                .clone()
+                .map(|(labels, one)| (labels.clone(), count(one.registrants))),
+        )?;
+        self.gauges(
+            "namespace_reservation",
+            "Type of the reservation of a namespace, 1 to 6; 0: none is held",
+            None,
+            existing.map(|(labels, one)| (labels.clone(), f64::from(one.reservation))),
+        )
     }
 
     fn subsystems(&mut self, snapshot: &Snapshot) -> Result<(), Error> {

@@ -121,6 +121,8 @@ fn full() -> Snapshot {
             state: "faulted".to_owned(),
             ana_group: 7,
             unlinked: true,
+            registrants: 3,
+            reservation: 5,
             faults: names(&[("removed", 2), ("size", 0)]),
             commands: 2,
             counts: counts(),
@@ -201,6 +203,8 @@ fn metrics_text_matches_the_snapshot() {
         ("host_rdma_errors_total", &[("host", EVIL)], 4.0),
         ("namespace_ana_group", &of_namespace, 7.0),
         ("namespace_unlinked", &of_namespace, 1.0),
+        ("namespace_registrants", &of_namespace, 3.0),
+        ("namespace_reservation", &of_namespace, 5.0),
         (
             "waiting",
             &[("kind", "port"), ("name", "port 10.0.0.1:4420")],

@@ -5,6 +5,7 @@ use nvmeof_wire::features::FeatureId;
 use nvmeof_wire::log::CommandEffects;
 use nvmeof_wire::log::effects::Effects;
 use nvmeof_wire::opcode::{FABRICS, admin, io};
+use nvmeof_wire::reservation;
 use zerocopy::little_endian::U32;
 
 use super::OF_DISCOVERY;
@@ -18,7 +19,7 @@ use crate::window::Window;
 /// The page is for one I/O command set. For an unsupported one it has no commands: if
 /// CAP.CSS has IOCSS, nvme-cli requests the page of the Zoned Namespace Command Set in any
 /// case, and shows nothing at all if it is refused.
-pub(super) fn commands(discovery: bool, csi: u8) -> CommandEffects {
+pub(super) fn commands(discovery: bool, reserves: bool, csi: u8) -> CommandEffects {
     let mut page = CommandEffects::zeroed();
     for opcode in OF_DISCOVERY.into_iter().chain([FABRICS]) {
         page.set_admin(opcode, Effects::empty());
@@ -41,6 +42,11 @@ pub(super) fn commands(discovery: bool, csi: u8) -> CommandEffects {
         io::COPY,
     ] {
         page.set_io(opcode, Effects::LBCC);
+    }
+    if reserves {
+        for opcode in reservation::COMMANDS {
+            page.set_io(opcode, Effects::empty());
+        }
     }
     page
 }

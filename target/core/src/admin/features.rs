@@ -25,7 +25,7 @@ const EGEALCN: u16 = bit(45, 6);
 const TMPSEL: u16 = 46;
 
 /// Features of an I/O controller.
-pub(super) const OF_IO: [FeatureId; 14] = [
+pub(super) const OF_IO: [FeatureId; 16] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -39,7 +39,9 @@ pub(super) const OF_IO: [FeatureId; 14] = [
     FeatureId::HOST_BEHAVIOR,
     FeatureId::IO_COMMAND_SET_PROFILE,
     FeatureId::HOST_IDENTIFIER,
-    // The last one: see `Admin::features`.
+    // The last ones: see `Admin::features`.
+    FeatureId::RESERVATION_NOTIFICATION_MASK,
+    FeatureId::RESERVATION_PERSISTENCE,
     FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 
@@ -56,18 +58,17 @@ impl Admin<'_> {
     pub(super) fn features(&self) -> &'static [FeatureId] {
         match &OF_IO {
             _ if self.controller.is_discovery() => &OF_DISCOVERY,
-            all if self.protects() => all,
-            [others @ .., FeatureId::NAMESPACE_WRITE_PROTECTION] => others,
-            all => all,
+            all if self.keeps() => all,
+            [others @ .., _, _, _] => others,
         }
     }
 
-    /// Whether hosts may write protect namespaces. Write Protect is persistent across
-    /// power cycles (Base 2.1, 8.1.16.1, figure 621), which requires a keeper. Write
-    /// Protect Until Power Cycle does not, but cannot be offered alone: bit 0 of NWPC
+    /// Whether hosts may write protect and reserve namespaces, which requires a keeper. Write
+    /// Protect is persistent across power cycles (Base 2.1, 8.1.16.1, figure 621). Write
+    /// Protect Until Power Cycle is not, but cannot be offered alone: bit 0 of NWPC
     /// covers both No Write Protect and Write Protect, and the other states are optional
-    /// in addition.
-    pub(super) fn protects(&self) -> bool {
+    /// in addition. Reservations that do not persist through power loss do not fence.
+    pub(super) fn keeps(&self) -> bool {
         self.shared.save_queue.has_keeper()
     }
 
@@ -97,6 +98,10 @@ impl Admin<'_> {
         let namespace_view = self.controller.namespace_view();
         if is_of_namespaces(fid) {
             return match namespace_view {
+                // Base 2.1, 5.1.25.1.29 and 5.1.25.1.30.
+                _ if nsid == NSID_ALL && !sets && is_of_reservations(fid) => {
+                    Err(Failure::field(NSID))
+                }
                 _ if nsid == NSID_ALL && sets => Ok(()),
                 Some(_) if nsid == NSID_ALL => Err(invalid),
                 Some(namespace_view) if namespace_view.get(nsid).is_none() => {
@@ -125,8 +130,10 @@ impl Admin<'_> {
         if command.select != Select::Capabilities {
             self.check_nsid(command.fid, command.nsid, false)?;
         }
-        if command.fid == FeatureId::NAMESPACE_WRITE_PROTECTION {
-            return self.get_protection(command);
+        match command.fid {
+            FeatureId::NAMESPACE_WRITE_PROTECTION => return self.get_protection(command),
+            FeatureId::RESERVATION_PERSISTENCE => return self.get_persistence(command),
+            _ => {}
         }
         let most = self.controller.most_io_queues();
         let cold = self.controller.lock();
@@ -152,6 +159,7 @@ impl Admin<'_> {
             FeatureId::ASYNC_EVENT_CONFIG => values.async_events,
             FeatureId::KEEP_ALIVE_TIMER => values.kato_ms,
             FeatureId::IO_COMMAND_SET_PROFILE => IoCommandSetProfile::NVM.to_dword(),
+            FeatureId::RESERVATION_NOTIFICATION_MASK => values.notice_mask_of(command.nsid).bits(),
             FeatureId::HOST_BEHAVIOR | FeatureId::TIMESTAMP => {
                 return give(request, data_len(command.fid), Page::Feature(*command));
             }
@@ -196,6 +204,8 @@ impl Admin<'_> {
         self.check_nsid(command.fid, command.nsid, true)?;
         match command.fid {
             FeatureId::NAMESPACE_WRITE_PROTECTION => return self.protect(request, command),
+            FeatureId::RESERVATION_PERSISTENCE => return self.set_persistence(request, command),
+            FeatureId::RESERVATION_NOTIFICATION_MASK => return self.set_notice_mask(command),
             FeatureId::ERROR_RECOVERY => return self.set_error_recovery(command),
             FeatureId::NUMBER_OF_QUEUES => return self.set_queues(command.cdw11),
             FeatureId::ASYNC_EVENT_CONFIG => return self.set_async_events(command.cdw11),
@@ -421,9 +431,17 @@ fn set_threshold(values: &mut Features, cdw11: u32) -> Result<(), Failure> {
 
 /// Features with namespace scope (Base 2.1, 5.1.25).
 pub(super) fn is_of_namespaces(fid: FeatureId) -> bool {
+    is_of_reservations(fid)
+        || matches!(
+            fid,
+            FeatureId::ERROR_RECOVERY | FeatureId::NAMESPACE_WRITE_PROTECTION
+        )
+}
+
+fn is_of_reservations(fid: FeatureId) -> bool {
     matches!(
         fid,
-        FeatureId::ERROR_RECOVERY | FeatureId::NAMESPACE_WRITE_PROTECTION
+        FeatureId::RESERVATION_NOTIFICATION_MASK | FeatureId::RESERVATION_PERSISTENCE
     )
 }
 

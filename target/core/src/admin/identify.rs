@@ -1,10 +1,11 @@
 //! Identify (Base 2.1, 5.1.13; NVM 1.0, 4.1.5).
 
+use nvmeof_target_reservations::Accesses;
 use nvmeof_wire::admin::{CSI_NVM, Cns, Identify, NSID_ALL};
 use nvmeof_wire::identify::capabilities::{Frmw, Fuses, Nwpc, Oacs};
 use nvmeof_wire::identify::controller::entry_sizes;
 use nvmeof_wire::identify::independent::{CommonFeatures, NamespaceStatus};
-use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat};
+use nvmeof_wire::identify::namespace::{Dlfeat, Nmic, Nsattr, Nsfeat, Rescap};
 use nvmeof_wire::identify::{
     Cmic, ControllerList, ControllerType, Ctratt, Fcattr, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
@@ -121,19 +122,19 @@ impl Admin<'_> {
             Cns::CSI_CONTROLLER => window.put(0, &nvm_controller()),
             Cns::NAMESPACE => {
                 if let Some(seen) = seen {
-                    window.put(0, &nvm_namespace(seen, limits));
+                    window.put(0, &nvm_namespace(seen, limits, self.keeps()));
                 }
             }
             Cns::ALLOCATED_NAMESPACE => {
                 let mut disabled = disabled.iter();
                 let its = |one: &&VisibleNamespace| one.namespace.nsid == command.nsid;
                 if let Some(seen) = seen.or_else(|| disabled.find(its)) {
-                    window.put(0, &nvm_namespace(seen, limits));
+                    window.put(0, &nvm_namespace(seen, limits, self.keeps()));
                 }
             }
             Cns::INDEPENDENT_NAMESPACE => {
                 if let Some(seen) = seen {
-                    window.put(0, &independent_namespace(seen, limits));
+                    window.put(0, &independent_namespace(seen, limits, self.keeps()));
                 }
             }
             Cns::DESCRIPTORS => {
@@ -178,6 +179,7 @@ impl Admin<'_> {
         its.map(|one| VisibleNamespace {
             namespace: one.clone(),
             state: AnaState::OPTIMIZED,
+            accesses: Accesses::ALL,
         })
     }
 
@@ -260,7 +262,12 @@ impl Admin<'_> {
             sqes: entry_sizes(6, 6),
             cqes: entry_sizes(4, 4),
             nn: nn.into(),
-            oncs: OPTIONAL.bits().into(),
+            oncs: match self.keeps() {
+                true => OPTIONAL | Oncs::RESERVS,
+                false => OPTIONAL,
+            }
+            .bits()
+            .into(),
             fuses: Fuses::FCWS.bits().into(),
             // A namespace with a cache may be added at any time, and a host would not flush
             // it if this said that there is none. VWCNP reports namespaces without a cache.
@@ -270,7 +277,7 @@ impl Admin<'_> {
             // or on power loss.
             awun: 0.into(),
             awupf: 0.into(),
-            nwpc: match self.protects() {
+            nwpc: match self.keeps() {
                 true => (Nwpc::NWPWPS | Nwpc::WPUPCS).bits(),
                 false => 0,
             },
@@ -331,7 +338,7 @@ fn zero_based(count: usize) -> u8 {
     u8::try_from(count - 1).unwrap_or(u8::MAX)
 }
 
-fn nvm_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespace {
+fn nvm_namespace(seen: &VisibleNamespace, limits: &Limits, reserves: bool) -> IdentifyNamespace {
     let namespace = &seen.namespace;
     let mut dlfeat = Dlfeat::empty();
     if namespace.deallocate {
@@ -346,6 +353,10 @@ fn nvm_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespace 
         nsfeat: Nsfeat::NSABP.bits(),
         nacwu: u16::try_from(nacwu).unwrap_or(0).into(),
         nmic: Nmic::SHRNS.bits(),
+        rescap: match reserves {
+            true => Rescap::all().bits(),
+            false => 0,
+        },
         dlfeat: dlfeat.bits(),
         nvmcap: bytes.into(),
         mssrl: mssrl.into(),
@@ -362,8 +373,12 @@ fn nvm_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespace 
     id
 }
 
-fn independent_namespace(seen: &VisibleNamespace, limits: &Limits) -> IdentifyNamespaceIndependent {
-    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen, limits));
+fn independent_namespace(
+    seen: &VisibleNamespace,
+    limits: &Limits,
+    reserves: bool,
+) -> IdentifyNamespaceIndependent {
+    let mut independent = IdentifyNamespaceIndependent::of(&nvm_namespace(seen, limits, reserves));
     if !seen.namespace.volatile_cache {
         independent.nsfeat |= CommonFeatures::VWCNP.bits();
     }

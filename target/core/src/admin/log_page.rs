@@ -9,6 +9,7 @@ use nvmeof_wire::log::error::ERROR_ENTRY_LEN;
 use nvmeof_wire::log::smart::data_units;
 use nvmeof_wire::log::supported::PageSupport;
 use nvmeof_wire::log::{EntryCount, ErrorEntry, FirmwareSlots, SmartLog, SupportedPages};
+use nvmeof_wire::reservation::NoticePage;
 use nvmeof_wire::{Ascii, Status};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -28,7 +29,7 @@ const OT: u16 = bit(58, 7);
 impl Admin<'_> {
     /// Returns the requested length in bytes.
     pub(super) fn check_log_page(&self, command: &GetLogPage) -> Result<u32, Failure> {
-        let pages = log_pages(self.controller.is_discovery());
+        let pages = log_pages(self.controller.is_discovery(), self.keeps());
         if !pages.contains(&command.lid) {
             return Err(Failure::from(Status::INVALID_LOG_PAGE).at(CDW10));
         }
@@ -78,6 +79,7 @@ impl Admin<'_> {
             LogId::SUPPORTED | LogId::FEATURE_EFFECTS => 1024,
             LogId::ERROR => errors::CAPACITY * ERROR_ENTRY_LEN,
             LogId::SMART | LogId::FIRMWARE => 512,
+            LogId::RESERVATION => size_of::<NoticePage>(),
             // As long as they can be: an offset that was right stays so.
             LogId::CHANGED_NAMESPACES
             | LogId::EFFECTS
@@ -91,7 +93,7 @@ impl Admin<'_> {
     pub(super) fn write_log_page(&self, command: &GetLogPage, window: &mut Window<'_>) {
         match command.lid {
             LogId::SUPPORTED => {
-                let pages = log_pages(self.controller.is_discovery());
+                let pages = log_pages(self.controller.is_discovery(), self.keeps());
                 let mut page = SupportedPages::new(pages);
                 if self.controller.is_discovery() {
                     page.set(LogId::DISCOVERY, discovery_support());
@@ -114,13 +116,14 @@ impl Admin<'_> {
             LogId::ANA => self.write_access(command, window),
             LogId::EFFECTS => {
                 let discovery = self.controller.is_discovery();
-                window.put(0, &effects::commands(discovery, command.csi));
+                window.put(0, &effects::commands(discovery, self.keeps(), command.csi));
             }
             LogId::FEATURE_EFFECTS => effects::write_features(self.features(), window),
             LogId::DISCOVERY => {
                 self.write_discovery(command, window);
             }
             LogId::CROSS_CONTROLLER_RESET => self.write_resets(command, window),
+            LogId::RESERVATION => window.put(0, &self.next_reservation_notice()),
             LogId::LOST_HOST_COMMUNICATION => {
                 write_entries(self.controller.lock().lost_hosts.entries(), window);
             }

@@ -6,6 +6,7 @@ mod features;
 mod identify;
 mod log_page;
 mod protection;
+mod reservations;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -130,7 +131,7 @@ fn give(request: &mut Request, len: u32, page: Page) -> Result<Next, Failure> {
 }
 
 /// Log pages of a kind of controller.
-fn log_pages(discovery: bool) -> &'static [LogId] {
+fn log_pages(discovery: bool, reserves: bool) -> &'static [LogId] {
     if discovery {
         // Base 2.1, figure 31: all but the error log are mandatory. Host Discovery (71h)
         // lists hosts that registered with a central discovery controller.
@@ -142,7 +143,7 @@ fn log_pages(discovery: bool) -> &'static [LogId] {
             LogId::DISCOVERY,
         ]
     } else {
-        &[
+        let all = &[
             LogId::SUPPORTED,
             LogId::ERROR,
             LogId::SMART,
@@ -153,6 +154,11 @@ fn log_pages(discovery: bool) -> &'static [LogId] {
             LogId::FEATURE_EFFECTS,
             LogId::CROSS_CONTROLLER_RESET,
             LogId::LOST_HOST_COMMUNICATION,
-        ]
+            LogId::RESERVATION,
+        ];
+        match all {
+            all if reserves => all,
+            [others @ .., _] => others,
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nvmeof_target_reservations::Access;
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::{GetFeatures, NSID_ALL, Select, SetFeatures};
 use nvmeof_wire::features::WriteProtection;
@@ -53,10 +54,13 @@ impl Admin<'_> {
             return Err(Failure::field(CDW11));
         }
         if command.nsid != NSID_ALL {
-            return self.protect_one(request, &self.visible(command.nsid)?.namespace, to);
+            let seen = self.visible(command.nsid)?;
+            check_reservation(&seen)?;
+            return self.protect_one(request, &seen.namespace, to);
         }
         let (live, namespace_view) = (self.live()?, self.namespace_view()?);
         for seen in namespace_view.list() {
+            check_reservation(seen)?;
             check_ready(&seen.namespace, to)?;
             let allowed = live.check_protection(seen.namespace.nsid, to);
             allowed.map_err(|refused| self.refusal(refused, NSID_ALL))?;
@@ -176,7 +180,8 @@ impl Admin<'_> {
             ProtectionStep::Granted => Ok(Next::Done(0)),
             ProtectionStep::Keep(keeping) => {
                 let epoch = Epoch::default();
-                request.stage = Stage::Keep { nsid, to, epoch };
+                let protects = Some((nsid, to));
+                request.stage = Stage::Keep { protects, epoch };
                 self.deferred.keeping.set(Some(keeping));
                 Ok(Next::Keep)
             }
@@ -185,7 +190,7 @@ impl Admin<'_> {
     }
 
     /// The namespace, if this host can access it.
-    fn visible(&self, nsid: u32) -> Result<VisibleNamespace, Failure> {
+    pub(super) fn visible(&self, nsid: u32) -> Result<VisibleNamespace, Failure> {
         let seen = self.namespace_view()?.get(nsid).cloned();
         seen.ok_or_else(|| self.refusal(Refused::Gone, nsid))
     }
@@ -199,13 +204,13 @@ impl Admin<'_> {
     }
 
     /// The view of the host. A discovery controller has none.
-    fn namespace_view(&self) -> Result<Arc<NamespaceView>, Failure> {
+    pub(super) fn namespace_view(&self) -> Result<Arc<NamespaceView>, Failure> {
         self.controller
             .namespace_view()
             .ok_or(Failure::field(CDW10))
     }
 
-    fn live(&self) -> Result<&Live, Failure> {
+    pub(super) fn live(&self) -> Result<&Live, Failure> {
         match &self.controller.kind {
             ControllerKind::Nvm(live) => Ok(live),
             ControllerKind::Discovery => Err(Failure::field(CDW10)),
@@ -250,6 +255,14 @@ pub(crate) fn cancel_requests(
     notified
 }
 
+/// Set Features of a namespace changes it: no host does that against a reservation.
+pub(super) fn check_reservation(seen: &VisibleNamespace) -> Result<(), Failure> {
+    match seen.accesses.has(Access::Write) {
+        true => Ok(()),
+        false => Err(Status::RESERVATION_CONFLICT.into()),
+    }
+}
+
 /// Writes to a backing store that is gone cannot be made stable.
 fn check_ready(namespace: &Namespace, to: WriteProtection) -> Result<(), Failure> {
     if to != WriteProtection::NONE && !namespace.is_ready() {
@@ -268,6 +281,6 @@ pub(crate) fn kept(kept: bool) -> Result<Next, Failure> {
 }
 
 /// The save failed. The host may retry.
-fn not_kept() -> Failure {
+pub(super) fn not_kept() -> Failure {
     Failure::transient(Status::INTERNAL_ERROR)
 }

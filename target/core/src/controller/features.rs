@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nvmeof_wire::features::{ErrorRecovery, Timestamp};
+use nvmeof_wire::reservation::NoticeMask;
 
 use super::warnings::WARNING_TEMPERATURE;
 
@@ -21,6 +22,9 @@ pub(crate) struct Features {
     pub(crate) under_temperature: u16,
     /// By NSID, for namespaces for which it was set.
     pub(crate) error_recovery: BTreeMap<u32, ErrorRecovery>,
+    /// Reservation notifications that are not reported, by NSID, for namespaces for which that
+    /// was set.
+    pub(crate) notice_masks: BTreeMap<u32, NoticeMask>,
     pub(crate) volatile_cache: bool,
     /// I/O queues granted, if the host requested a number; otherwise the maximum.
     pub(crate) io_queues: Option<u16>,
@@ -67,6 +71,7 @@ impl Features {
             over_temperature: WARNING_TEMPERATURE,
             under_temperature: 0,
             error_recovery: BTreeMap::new(),
+            notice_masks: BTreeMap::new(),
             volatile_cache: true,
             io_queues: None,
             write_atomicity: 0,
@@ -80,6 +85,11 @@ impl Features {
     /// The value of a namespace. By default, recovery is not limited in time.
     pub(crate) fn error_recovery_of(&self, nsid: u32) -> ErrorRecovery {
         self.error_recovery.get(&nsid).copied().unwrap_or_default()
+    }
+
+    /// Reservation notifications of a namespace that are not reported. By default, all are.
+    pub(crate) fn notice_mask_of(&self, nsid: u32) -> NoticeMask {
+        self.notice_masks.get(&nsid).copied().unwrap_or_default()
     }
 }
 

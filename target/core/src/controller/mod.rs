@@ -12,6 +12,7 @@ pub(crate) mod instance;
 pub(crate) mod lifecycle;
 pub(crate) mod lost_hosts;
 pub(crate) mod notices;
+mod reservation_notices;
 pub(crate) mod resets;
 pub(crate) mod warnings;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 use nvmeof_dhchap::Proof;
 use nvmeof_wire::admin::LogId;
 use nvmeof_wire::log::smart::CriticalWarning;
+use nvmeof_wire::reservation::NoticeType;
 use nvmeof_wire::{Nqn, Status};
 
 pub use disconnected::{DisconnectReason, Disconnected};
@@ -44,8 +46,9 @@ use lifecycle::Registers;
 use lost_hosts::LostHosts;
 use notices::{
     ANA_CHANGED, ChangedList, DISCOVERY_CHANGED, INTERNAL_ERROR, LOST_HOST_COMMUNICATION,
-    NAMESPACE_CHANGED, Notice, Notices,
+    NAMESPACE_CHANGED, Notice, Notices, RESERVATION,
 };
+use reservation_notices::ReservationNotices;
 use resets::CrossResets;
 
 /// One controller, shared by its queues, which may be on different reactors.
@@ -104,6 +107,8 @@ pub(crate) struct ColdState {
     pub(crate) resets: CrossResets,
     /// Others of its host and subsystem that lost communication with the host.
     pub(crate) lost_hosts: LostHosts,
+    /// Reservation notifications that the host has not read.
+    pub(crate) reservation_notices: ReservationNotices,
     /// What its host proved on the admin queue at the last time, if it did.
     pub(crate) proof: Option<Proof>,
     /// Connected I/O queues, and the reactor of each.
@@ -124,7 +129,7 @@ impl Controller {
         kind: ControllerKind,
         features: Features,
     ) -> Self {
-        let viewer = Arc::new(Viewer::new(hostnqn, port));
+        let viewer = Arc::new(Viewer::new(hostnqn, hostid, port));
         let view = match &kind {
             ControllerKind::Discovery => None,
             ControllerKind::Nvm(live) => Some(Mutex::new(live.view(Arc::clone(&viewer)))),
@@ -154,6 +159,7 @@ impl Controller {
                 instances: Instances::default(),
                 resets: CrossResets::default(),
                 lost_hosts: LostHosts::default(),
+                reservation_notices: ReservationNotices::default(),
                 proof: None,
                 queues: BTreeMap::new(),
             }),
@@ -280,7 +286,9 @@ impl Controller {
             .map(|namespace_view| warnings::critical(namespace_view, &cold.features));
         self.warn(&mut cold, is - was);
         let values = &mut cold.features.error_recovery;
-        values.retain(|nsid, _| now.get(*nsid).is_some_and(|one| before.has(&one.namespace)));
+        let stays = |nsid: &u32| now.get(*nsid).is_some_and(|one| before.has(&one.namespace));
+        values.retain(|nsid, _| stays(nsid));
+        cold.features.notice_masks.retain(|nsid, _| stays(nsid));
         cold.access.changed(&changes.groups);
         if !changes.namespaces.is_empty() {
             cold.changed.add(&changes.namespaces);
@@ -309,6 +317,20 @@ impl Controller {
         let mut cold = self.lock();
         cold.lost_hosts.add(cntlid, ciu);
         self.raise(&mut cold, LOST_HOST_COMMUNICATION);
+    }
+
+    /// The reservation of a namespace, or its registration, ended. Returns whether the host is to
+    /// be notified.
+    pub(crate) fn reservation_changed(&self, nsid: u32, notice: NoticeType) -> bool {
+        let is_attached = self
+            .namespace_view()
+            .is_some_and(|view| view.get(nsid).is_some());
+        let mut cold = self.lock();
+        if !is_attached || cold.features.notice_mask_of(nsid).masks(notice) {
+            return false;
+        }
+        cold.reservation_notices.add(nsid, notice);
+        self.raise(&mut cold, RESERVATION)
     }
 
     /// Raises an event, if the host has enabled it. Returns whether it is a new one.
@@ -430,6 +452,7 @@ impl Controller {
             cold.access = AccessCounts::default();
             cold.resets = CrossResets::default();
             cold.lost_hosts = LostHosts::default();
+            cold.reservation_notices = ReservationNotices::default();
             let kato_ms = cold.features.kato_ms;
             cold.features = Features::new(kato_ms);
             self.hot.set_write_through(false);

@@ -37,6 +37,9 @@ bitflags! {
         /// An internal error failed a command. The feature has no bit for errors (this
         /// one is reserved in it): they are always reported.
         const INTERNAL_ERROR = 1 << 26;
+        /// A notification about a reservation. The feature has no bit for it (this one is
+        /// reserved in it): another feature masks them.
+        const RESERVATION = 1 << 25;
     }
 }
 
@@ -67,6 +70,10 @@ pub(crate) const LOST_HOST_COMMUNICATION: Notice = Notice {
     kind: Kinds::LOST_HOST_COMMUNICATION,
     event: AsyncEvent::LOST_HOST_COMMUNICATION,
 };
+pub(crate) const RESERVATION: Notice = Notice {
+    kind: Kinds::RESERVATION,
+    event: AsyncEvent::RESERVATION,
+};
 pub(crate) const TEMPERATURE: Notice = Notice {
     kind: Kinds::TEMPERATURE,
     event: AsyncEvent::TEMPERATURE,
@@ -82,9 +89,10 @@ pub(crate) const INTERNAL_ERROR: Notice = Notice {
 };
 
 /// In the order of reporting.
-const ALL: [Notice; 8] = [
+const ALL: [Notice; 9] = [
     CROSS_CONTROLLER_RESET,
     LOST_HOST_COMMUNICATION,
+    RESERVATION,
     INTERNAL_ERROR,
     RELIABILITY,
     TEMPERATURE,
@@ -131,8 +139,8 @@ impl Notices {
     /// Raises an event, if it is enabled. Returns whether it was neither pending nor
     /// masked before.
     pub(crate) fn raise(&mut self, notice: Notice, enabled: u32) -> bool {
-        let always = notice.kind == Kinds::INTERNAL_ERROR;
-        if !always && enabled & notice.kind.bits() == 0 {
+        let always = Kinds::INTERNAL_ERROR | Kinds::RESERVATION;
+        if !always.contains(notice.kind) && enabled & notice.kind.bits() == 0 {
             return false;
         }
         let before = self.pending | self.masked;
@@ -290,6 +298,18 @@ mod tests {
         notices.page_read(LogId::ANA);
         notices.page_read(LogId::CHANGED_NAMESPACES);
         assert!(!notices.is_ready());
+    }
+
+    #[test]
+    fn reservation_event_is_sent_until_its_page_is_read() {
+        let mut notices = Notices::default();
+        notices.raise(RESERVATION, 0);
+        assert_eq!(notices.next(NOW), Some(RESERVATION));
+        notices.raise(RESERVATION, 0);
+        assert_eq!(notices.next(NOW), None);
+        notices.page_read(LogId::RESERVATION);
+        notices.raise(RESERVATION, 0);
+        assert_eq!(notices.next(NOW), Some(RESERVATION));
     }
 
     #[test]

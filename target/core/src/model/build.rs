@@ -206,6 +206,8 @@ fn check_counts(limits: &Limits) -> Result<(), ModelError> {
         commands("port_commands", most)?;
     }
     between("port_memory", limits.port_memory.into(), 1, 100)?;
+    let most = Limits::MAX_REGISTRANTS.into();
+    between("registrants", limits.registrants.into(), 1, most)?;
     let quiesce = limits.quiesce_time_s;
     between("quiesce_time_s", quiesce, 0, Limits::MAX_QUIESCE_TIME_S)
 }

@@ -269,6 +269,7 @@ impl Protections {
         Present {
             subsystem: Arc::new(subsystem.with_readonly(protected)),
             ports: Arc::clone(&present.ports),
+            reservations: Arc::clone(&present.reservations),
         }
     }
 }

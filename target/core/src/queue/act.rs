@@ -32,7 +32,7 @@ impl Queue {
     fn done(&mut self, request: &mut Request, result: u64) -> Action {
         let gives = match request.stage {
             Stage::Executing(op) => op.kind == IoKind::Read,
-            Stage::Produce { .. } => true,
+            Stage::Produce { .. } | Stage::Report { .. } => true,
             _ => false,
         };
         let push = match &request.data {

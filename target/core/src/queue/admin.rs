@@ -173,9 +173,12 @@ impl Queue {
                 Ok(Next::Hold)
             }
             (Event::Executed { .. }, Stage::FlushAll { .. }) => self.shutdown_flushed(request),
-            (Event::Saved { saved }, Stage::Keep { nsid, to, .. }) => {
+            (Event::Saved { saved }, Stage::Keep { protects, .. }) => {
                 let next = commands::kept(saved);
-                next.and_then(|next| self.protect_rest(now, request, next, (nsid, to)))
+                match protects {
+                    Some(its) => next.and_then(|next| self.protect_rest(now, request, next, its)),
+                    None => next,
+                }
             }
             (Event::Buffer(out), Stage::Produce { page, .. }) => {
                 self.produce(now, &page, out).map(|()| Next::Done(0))

@@ -297,9 +297,12 @@ impl Queue {
                 } else {
                     ", which sent an empty HOSTNQN and is identified by its Host Identifier"
                 };
+                let shared = self.namesake(who).map_or_else(String::new, |other| {
+                    format!(", which has the host identifier of {other}: give each its own")
+                });
                 format!(
-                    "controller {cntlid} of {subsystem} connected by {host}{unnamed}{proved}\
-                     {replaced}"
+                    "controller {cntlid} of {subsystem} connected by {host}{unnamed}{shared}\
+                     {proved}{replaced}"
                 )
             }
             qid => format!("queue {qid} of controller {cntlid} connected, {entries} entries"),
@@ -386,7 +389,10 @@ impl Queue {
         } else {
             let ports = served.model.ports();
             let route = Route { port, ports };
-            (registry.add(&hostnqn, &route, choice, make), None)
+            (
+                registry.add((&hostnqn, &hostid), &route, choice, make),
+                None,
+            )
         };
         drop(served);
         if let Some(lost) = &lost {
@@ -400,6 +406,17 @@ impl Queue {
             (limit, _) => self.refused_by(limit, who),
         });
         Ok((added?, lost))
+    }
+
+    /// Another host with the same host identifier that has a controller.
+    fn namesake(&self, who: &HostIdentity) -> Option<Nqn> {
+        let all = self.shared.registry.all();
+        let mut others = all
+            .iter()
+            .filter(|one| one.hostid == who.hostid && one.hostnqn != who.hostnqn);
+        others
+            .find(|one| !one.is_discovery())
+            .map(|one| one.hostnqn)
     }
 
     /// The log text for a replaced discovery controller.
@@ -488,6 +505,17 @@ impl Queue {
                 let port = self.port_name();
                 let holder = format_args!("port {port}");
                 kept_for(holder, "hosts of other ports", limits.port_memory)
+            }
+            Limit::UniqueHostIds => {
+                self.shared.limit_counters.add(limit);
+                let other = self.namesake(who);
+                let other = other.map_or_else(String::new, |other| format!(" ({other})"));
+                let cause = format_args!(
+                    "{host} has the host identifier of another host{other}; give each host its \
+                     own, in /etc/nvme/hostid ({limit})"
+                );
+                let failure = Failure::transient(Status::CONNECT_INVALID_HOST);
+                Refused::new(failure, cause)
             }
             _ => {
                 let most = limits.controllers;
@@ -600,7 +628,9 @@ impl Queue {
             return Err(Refused::new(Status::INTERNAL_ERROR, "no subsystem"));
         };
         let quota = self.quota(who, entries)?;
-        let joined = Joined::new(Arc::clone(&controller), live, &self.shared.limits, quota);
+        let reserves = self.shared.save_queue.has_keeper();
+        let limits = &self.shared.limits;
+        let joined = Joined::new(Arc::clone(&controller), live, limits, reserves, quota);
         let most = controller.most_io_queues();
         let in_flight = controller.in_flight.join();
         let mut cold = controller.lock();

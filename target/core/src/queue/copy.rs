@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use nvmeof_target_reservations::Access;
 use nvmeof_wire::nvm::{COPY_RANGE_LEN, Copy, CopyRange};
 use nvmeof_wire::{Sqe, Status};
 
@@ -60,7 +61,8 @@ impl Joined {
     pub(super) fn copy(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let command = Copy::parse(sqe);
         request.lba = command.slba;
-        let namespace = self.namespace(command.nsid)?;
+        // The sources are in the same namespace: who may write may read.
+        let namespace = self.reach(command.nsid, Access::Write)?;
         // Identify Controller, CDFS: descriptor format 0h only. Format 1h is for protection
         // information, which no namespace has.
         if command.format != 0 {

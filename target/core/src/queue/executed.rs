@@ -56,6 +56,10 @@ impl Joined {
     /// An operation failed.
     #[cold]
     fn failed(&self, request: &Request, outcome: Executed) -> Failure {
+        if let Stage::Reserve(_) = request.stage {
+            // The state has changed and is saved, and earlier commands may still run.
+            return Failure::transient(Status::COMMAND_INTERRUPTED);
+        }
         let kind = match request.stage {
             Stage::Executing(op) | Stage::Pieces(op) => op.kind,
             Stage::Copy(copying) => copying.kind(),
@@ -89,6 +93,7 @@ impl Joined {
     ) -> Result<Next, Failure> {
         match request.stage {
             Stage::Commit(op) => Ok(commit::committed(request, op)),
+            Stage::Reserve(_) => Ok(Next::Done(0)),
             Stage::Pieces(left) => {
                 let done = first_piece(left).len;
                 let (offset, len) = (left.offset + done, left.len - done);

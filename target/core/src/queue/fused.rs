@@ -254,6 +254,32 @@ impl Request {
         }
     }
 
+    /// Whether it is checked against reservations again before it uses a backing store.
+    #[must_use]
+    pub fn awaits_check(&self) -> bool {
+        matches!(self.stage, Stage::Transfer(_) | Stage::Ranges(..))
+    }
+
+    /// Whether it is in progress and reads, or will read, data of a backing store for which
+    /// `is_it` returns true.
+    #[must_use]
+    pub fn will_read(&self, is_it: impl Fn(u32) -> bool) -> bool {
+        let store = match self.stage {
+            Stage::Transfer(op)
+            | Stage::Fusing(op)
+            | Stage::Commit(op)
+            | Stage::Executing(op)
+            | Stage::Pieces(op)
+                if op.reads() =>
+            {
+                op.store
+            }
+            Stage::Copy(copying) => copying.store(),
+            _ => return false,
+        };
+        is_it(store)
+    }
+
     /// Whether it is in progress and changes, or will change, a backing store for which
     /// `is_it` returns true.
     #[must_use]

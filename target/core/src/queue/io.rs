@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_target_reservations::Access;
 use nvmeof_wire::admin::NSID_ALL;
 use nvmeof_wire::nvm::{DatasetManagement, DsmRange, Io, IoFlags};
 use nvmeof_wire::opcode::io;
+use nvmeof_wire::reservation;
 use nvmeof_wire::{Sqe, Status};
 use zerocopy::FromBytes;
 
@@ -14,7 +16,7 @@ use super::commit;
 use crate::controller::Controller;
 use crate::health::Counting;
 use crate::live::{Live, View};
-use crate::namespace_view::NamespaceView;
+use crate::namespace_view::{NamespaceView, VisibleNamespace};
 use crate::quota::QuotaGuard;
 use crate::request::{AfterFlush, Extent, Failure, Next, Request, Stage, bit};
 use crate::{CloseCause, IoKind, IoOp, Limits, Namespace};
@@ -33,6 +35,8 @@ pub(super) struct Joined {
     pub(super) piece: u8,
     /// Whether any command proves that the host is alive.
     traffic_keep_alive: bool,
+    /// Whether hosts may reserve namespaces.
+    reserves: bool,
     _quota: Quota,
 }
 
@@ -54,6 +58,7 @@ impl Joined {
         controller: Arc<Controller>,
         live: &Arc<Live>,
         limits: &Limits,
+        reserves: bool,
         quota: Quota,
     ) -> Self {
         Self {
@@ -64,8 +69,24 @@ impl Joined {
             max_transfer: limits.max_transfer,
             piece: limits.piece(),
             traffic_keep_alive: limits.traffic_keep_alive,
+            reserves,
             _quota: quota,
         }
+    }
+
+    /// The present view of the subsystem.
+    pub(super) fn namespace_view(&self) -> &Arc<NamespaceView> {
+        self.view.namespace_view()
+    }
+
+    /// Longest data of a command.
+    pub(super) fn max_transfer(&self) -> u32 {
+        self.max_transfer
+    }
+
+    /// Its subsystem.
+    pub(super) fn live(&self) -> &Arc<Live> {
+        self.view.live()
     }
 
     pub(super) fn controller(&self) -> &Arc<Controller> {
@@ -137,6 +158,9 @@ impl Joined {
             io::COMPARE => self.compare(request, sqe),
             io::VERIFY => self.verify(request, sqe),
             io::COPY => self.copy(request, sqe),
+            opcode if self.reserves && reservation::COMMANDS.contains(&opcode) => {
+                self.begin_reservation(request, sqe)
+            }
             _ => Err(Failure::from(Status::INVALID_OPCODE).at(0)),
         }
     }
@@ -145,10 +169,41 @@ impl Joined {
     /// is refused.
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Failure> {
+        self.seen(nsid).map(|seen| &seen.namespace)
+    }
+
+    /// As [`namespace`](Self::namespace), if no reservation denies the host this access. Base 2.2,
+    /// 8.1.1: the status of asymmetric access comes first.
+    #[inline]
+    pub(super) fn reach(&self, nsid: u32, access: Access) -> Result<&Namespace, Failure> {
+        let seen = self.seen(nsid)?;
+        match seen.accesses.has(access) {
+            true => Ok(&seen.namespace),
+            false => Err(Status::RESERVATION_CONFLICT.into()),
+        }
+    }
+
+    /// The data of a command have arrived: a reservation may exclude its host by now.
+    #[inline]
+    pub(super) fn check_again(&mut self, request: &Request) -> Result<(), Failure> {
+        self.view.refresh();
+        if !self.view.namespace_view().is_restricted() {
+            return Ok(());
+        }
+        let access = match &request.stage {
+            Stage::Transfer(op) => access_of(op.kind),
+            _ => Access::Write,
+        };
+        match self.view.namespace_view().permits(request.nsid, access) {
+            true => Ok(()),
+            false => Err(Status::RESERVATION_CONFLICT.into()),
+        }
+    }
+
+    #[inline]
+    fn seen(&self, nsid: u32) -> Result<&VisibleNamespace, Failure> {
         match self.view.namespace_view().get(nsid) {
-            Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => {
-                Ok(&seen.namespace)
-            }
+            Some(seen) if seen.state.is_accessible() && seen.namespace.is_ready() => Ok(seen),
             _ => Err(unreachable_namespace(self.view.namespace_view(), nsid)),
         }
     }
@@ -172,7 +227,7 @@ impl Joined {
     ) -> Result<(&Namespace, IoOp), Failure> {
         let command = Io::parse(sqe);
         request.lba = command.slba;
-        let namespace = self.namespace(command.nsid)?;
+        let namespace = self.reach(command.nsid, access_of(kind))?;
         let op = extent_of(namespace)
             .bytes(command.slba, command.blocks, kind)
             .ok_or_else(|| extent_of(namespace).missed(request).at(CDW10))?;
@@ -249,9 +304,13 @@ impl Joined {
     /// Controller says.
     fn flush(&self, request: &mut Request) -> Result<Next, Failure> {
         if request.nsid == NSID_ALL {
+            let mut all = self.view.namespace_view().list().iter();
+            if all.any(|seen| !seen.accesses.has(Access::Write)) {
+                return Err(Status::RESERVATION_CONFLICT.into());
+            }
             return self.flush_from(request, 0, AfterFlush::Completion);
         }
-        let op = IoOp::flush(self.namespace(request.nsid)?.store);
+        let op = IoOp::flush(self.reach(request.nsid, Access::Write)?.store);
         request.stage = Stage::Executing(op);
         Ok(Next::Execute(op))
     }
@@ -279,7 +338,7 @@ impl Joined {
 
     fn dataset_management(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let command = DatasetManagement::parse(sqe);
-        let namespace = self.namespace(command.nsid)?;
+        let namespace = self.reach(command.nsid, Access::Write)?;
         // Base 2.1, 8.1.16.2, figure 623: of a namespace that is write protected
         // the command is processed, but fails "if the specified action attempts
         // to modify the non-volatile storage medium". Hints do not.
@@ -290,6 +349,14 @@ impl Joined {
         request.takes_at_most(command.data_len())?;
         request.stage = Stage::Ranges(command, extent_of(namespace));
         Ok(Next::Data)
+    }
+}
+
+/// The access of an operation with a range of blocks.
+fn access_of(kind: IoKind) -> Access {
+    match kind {
+        IoKind::Read | IoKind::Compare | IoKind::Fetch { .. } => Access::Read,
+        _ => Access::Write,
     }
 }
 

@@ -25,6 +25,7 @@ mod fused;
 mod io;
 mod keep_alive;
 mod meter;
+pub(crate) mod reserve;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +37,7 @@ use nvmeof_wire::{Cqe, Nqn, Sqe, Status, opcode};
 
 use crate::controller::{Controller, ControllerKind};
 use crate::model::PortAddress;
-use crate::request::{Bounds, Failure, Next, Request, Stage, bit};
+use crate::request::{Bounds, Failure, Next, Request, Reserving, Stage, bit};
 use crate::shared::Shared;
 use crate::{
     Action, CloseCause, Data, DisconnectReason, Disconnected, Event, InFlight, Order, PendingSave,
@@ -375,6 +376,17 @@ impl Queue {
             }
             (_, Event::Pulled(data)) => self.pulled(now, request, data),
             (_, Event::Execute) => return self.execute_half(request),
+            (Role::Io(_), Event::Saved { saved }) => {
+                let Stage::Reserve(reserving) = request.stage else {
+                    return self.unexpected_event(request);
+                };
+                reserve::saved(request, reserving, saved)
+            }
+            (Role::Io(joined), Event::Buffer(out))
+                if let Stage::Report { nsid } = request.stage =>
+            {
+                joined.report(nsid, out)
+            }
             (_, Event::Buffer(out)) if matches!(request.stage, Stage::AuthReceive { .. }) => {
                 return self.fetch_message(now, request, out);
             }
@@ -472,6 +484,9 @@ impl Queue {
         request: &mut Request,
         data: &[u8],
     ) -> Result<Next, Failure> {
+        if let (Role::Io(joined), true) = (&mut self.role, request.awaits_check()) {
+            joined.check_again(request)?;
+        }
         match request.stage {
             Stage::Connect(connect) => self.connect(now, &connect, data),
             Stage::Feature { fid, .. } => match &self.role {
@@ -490,8 +505,26 @@ impl Queue {
             Stage::Copy(copying) => copy::ranges(request, copying, data),
             Stage::Ranges(command, extent) => ranges(request, command, extent, data),
             Stage::AuthSend { .. } => self.message_sent(now, request, data),
+            Stage::Reserve(reserving) => self.reserve(request, reserving, data),
             _ => Err(Status::INTERNAL_ERROR.into()),
         }
+    }
+
+    /// The data of a command that changes reservations have arrived.
+    #[cold]
+    fn reserve(
+        &mut self,
+        request: &mut Request,
+        reserving: Reserving,
+        data: &[u8],
+    ) -> Result<Next, Failure> {
+        let Role::Io(joined) = &mut self.role else {
+            return Err(Status::INTERNAL_ERROR.into());
+        };
+        joined.refresh_view();
+        let (next, pending) = joined.reserve(&self.shared, request, reserving, data)?;
+        self.keeping = pending;
+        Ok(next)
     }
 
     fn controller(&self) -> Option<&Arc<Controller>> {

@@ -23,3 +23,5 @@ mod limits;
 mod list;
 mod pieces;
 mod quotas;
+mod reservation_notices;
+mod reservations;

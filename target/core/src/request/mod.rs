@@ -1,6 +1,7 @@
 //! One command in progress: parsed fields, location of its data, next step.
 
 mod list;
+mod reserving;
 
 use nvmeof_wire::admin::{GetFeatures, GetLogPage, Identify, NSID_ALL};
 use nvmeof_wire::fabrics::Connect;
@@ -13,6 +14,8 @@ use nvmeof_wire::{Sgl, Sqe, Status};
 use crate::controller::Controller;
 use crate::namespace_view::NamespaceView;
 use crate::protection::ProtectionRequest;
+pub(crate) use reserving::{ReservationCommand, Reserving, ReservingStep};
+
 use crate::{Data, IoKind, IoOp, Limits, Remote};
 
 /// A command in progress. The engine keeps it until the command completes.
@@ -64,10 +67,10 @@ pub(crate) enum Stage {
         asked: ProtectionRequest,
         epoch: Epoch,
     },
-    /// The save of the write protection of the namespace.
+    /// The save of a feature. Afterwards namespaces after `nsid` are protected, if it was the
+    /// write protection of this one.
     Keep {
-        nsid: u32,
-        to: WriteProtection,
+        protects: Option<(u32, WriteProtection)>,
         epoch: Epoch,
     },
     /// The data of a write or compare, then the backing store.
@@ -99,6 +102,10 @@ pub(crate) enum Stage {
         from: u32,
         then: AfterFlush,
     },
+    /// A command that changes reservations: its data, the save, or earlier commands.
+    Reserve(Reserving),
+    /// A buffer for the report of the reservations of a namespace.
+    Report { nsid: u32 },
     /// A buffer for the data of the response.
     Produce { page: Page, epoch: Epoch },
     /// The message of an Authentication Send, then the result of a computation.
@@ -369,10 +376,12 @@ impl Request {
             Stage::Copy(copying) => Some(copying.store()),
             Stage::Ranges(_, extent) | Stage::Trim { extent, .. } => Some(extent.store),
             Stage::FlushAll { store, .. } | Stage::Protect { store, .. } => Some(store),
+            Stage::Reserve(reserving) => Some(reserving.store),
             Stage::Over
             | Stage::Connect(_)
             | Stage::Feature { .. }
             | Stage::Keep { .. }
+            | Stage::Report { .. }
             | Stage::Produce { .. }
             | Stage::AuthSend { .. }
             | Stage::AuthReceive { .. } => None,

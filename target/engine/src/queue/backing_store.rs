@@ -51,7 +51,7 @@ pub(super) fn lend(command: &mut Command, op: &IoOp) -> Option<Op> {
             let buf = lend_data(command)?;
             Op::Write { offset, buf, fua }
         }
-        IoKind::Flush | IoKind::FlushOwn | IoKind::Settle => Op::Flush,
+        IoKind::Flush | IoKind::FlushOwn | IoKind::Settle | IoKind::Await { .. } => Op::Flush,
         IoKind::WriteZeroes { deallocate } => Op::WriteZeroes {
             offset,
             len,

@@ -349,7 +349,7 @@ impl QueuePair {
         {
             return None;
         }
-        if op.kind == IoKind::Settle {
+        if matches!(op.kind, IoKind::Settle | IoKind::Await { .. }) {
             self.quiesce(slot, op, io);
             return None;
         }
@@ -426,7 +426,7 @@ impl QueuePair {
     }
 
     #[inline]
-    fn step_executed(
+    pub(super) fn step_executed(
         &mut self,
         slot: SlotId,
         mut outcome: Executed,

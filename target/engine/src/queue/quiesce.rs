@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_target_core::{Action, Barrier, Event, IoKind, IoOp, LockMember, PendingSave};
+use nvmeof_target_core::{
+    Action, Barrier, BarrierScope, Event, Executed, IoKind, IoOp, LockMember, PendingSave,
+};
 
 use super::waits::WaitsFor;
 use super::{Io, QueuePair, State};
@@ -63,7 +65,7 @@ impl Waiting {
         } else if self.for_earlier_writes(queue, slot) {
             Some(WaitsFor::EarlierWrites)
         } else if self.saves.iter().any(is_it) {
-            Some(WaitsFor::Protection)
+            Some(WaitsFor::Save)
         } else {
             None
         }
@@ -102,6 +104,11 @@ impl QueuePair {
     /// backing store are complete, on every reactor.
     #[cold]
     pub(super) fn quiesce(&mut self, slot: SlotId, op: &IoOp, io: &mut Io<'_>) {
+        let scope = match op.kind {
+            IoKind::Await { reads: true } => BarrierScope::CheckedAccesses,
+            IoKind::Await { reads: false } => BarrierScope::CheckedWrites,
+            _ => BarrierScope::Writes,
+        };
         io.resources.locked.waiting.settling.push(Settling {
             queue: self.id,
             slot,
@@ -110,14 +117,20 @@ impl QueuePair {
                 .resources
                 .locked
                 .member
-                .barrier(io.stores.identity(op.store)),
+                .barrier(io.stores.identity(op.store), scope),
         });
     }
 
-    /// They are complete: flushes what was written.
+    /// They are complete: flushes what was written, unless the command only waits.
     pub(crate) fn settled(&mut self, settled: &Settling, io: &mut Io<'_>) {
         if self.state == State::Closing {
             return;
+        }
+        if let IoKind::Await { .. } = settled.op.kind {
+            if let Some(action) = self.step_executed(settled.slot, Executed::Ok, None, io) {
+                self.perform(settled.slot, action, io);
+            }
+            return self.settle(io);
         }
         let flush = IoOp {
             kind: IoKind::Flush,
@@ -128,9 +141,13 @@ impl QueuePair {
     }
 
     /// Makes the command in `slot` wait until it is stored. Another thread does that and
-    /// may stall: nothing else on the reactor waits.
+    /// may stall: nothing else on the reactor waits. Its data are not used any more, and their
+    /// buffer may be what commands need for which this one waits afterwards.
     #[cold]
     pub(super) fn await_save(&mut self, slot: SlotId, save: PendingSave, io: &mut Io<'_>) {
+        if let Some(command) = self.slots.get(slot) {
+            drop(command.data.end(self.account.as_ref()));
+        }
         io.resources.locked.waiting.saves.push(AwaitingSave {
             queue: self.id,
             slot,
@@ -153,9 +170,13 @@ impl QueuePair {
         self.settle(io);
     }
 
-    /// The start of the oldest command of this queue that will write to a backing store
+    /// The start of the oldest command of this queue and scope that uses a backing store
     /// that `is_it` accepts.
-    pub(crate) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
-        self.slots.oldest_write(is_it)
+    pub(crate) fn oldest(
+        &self,
+        is_it: &impl Fn(u32) -> bool,
+        scope: BarrierScope,
+    ) -> Option<Duration> {
+        self.slots.oldest(is_it, scope)
     }
 }

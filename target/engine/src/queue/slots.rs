@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_memory::{Buf, Classes};
-use nvmeof_target_core::{Action, Data, IoKind, IoOp, Remote, Request};
+use nvmeof_target_core::{Action, BarrierScope, Data, IoKind, IoOp, Remote, Request};
 
 use super::account::{Account, Held};
 use super::charged::Charged;
@@ -230,16 +230,30 @@ impl Slots {
         })
     }
 
-    /// The start of the oldest command that will write to a backing store that `is_it`
+    /// The start of the oldest command of this scope that uses a backing store that `is_it`
     /// accepts.
-    pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+    pub(super) fn oldest(
+        &self,
+        is_it: &impl Fn(u32) -> bool,
+        scope: BarrierScope,
+    ) -> Option<Duration> {
         // Most queues have nothing in flight.
         if self.in_use() == 0 {
             return None;
         }
         let taken = self.slots.iter().filter(|slot| slot.taken);
-        let write = taken.filter(|slot| slot.command.request.will_write(is_it));
-        write.map(|slot| slot.command.began).min()
+        let its = taken.filter(|slot| {
+            let request = &slot.command.request;
+            match scope {
+                BarrierScope::Writes => request.will_write(is_it),
+                _ if request.awaits_check() => false,
+                BarrierScope::CheckedWrites => request.will_write(is_it),
+                BarrierScope::CheckedAccesses => {
+                    request.will_write(is_it) || request.will_read(is_it)
+                }
+            }
+        });
+        its.map(|slot| slot.command.began).min()
     }
 
     /// What backing stores may be changing for commands that started before or at

@@ -48,7 +48,8 @@ impl<S: BackingStores> Reactor<S> {
         let settle = |lock, locked, bytes: &_| {
             queues.may_write(lock, &|store| stores.identity(store) == locked, bytes)
         };
-        let oldest = |settled| queues.oldest_write(&|store| stores.identity(store) == settled);
+        let oldest =
+            |settled, scope| queues.oldest(&|store| stores.identity(store) == settled, scope);
         let member = &self.resources.locked.member;
         self.lock_changes.awaited = member.settle(settle) | member.settle_barriers(now, oldest);
         for _ in 0..self.resources.locked.waiting.locked_out.len() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use nvmeof_rdma::{LightGuard, QpId};
-use nvmeof_target_core::RangeLock;
+use nvmeof_target_core::{BarrierScope, RangeLock};
 
 use super::resets::{DelayedReset, Departed, ResetLog};
 use crate::queue::{Lingering, QueuePair, UnreturnedBuffers};
@@ -147,14 +147,18 @@ impl Queues {
         })
     }
 
-    /// The start of the oldest command that will write to a backing store that `is_it`
+    /// The start of the oldest command of this scope that uses a backing store that `is_it`
     /// accepts.
-    pub(super) fn oldest_write(&self, is_it: &impl Fn(u32) -> bool) -> Option<Duration> {
+    pub(super) fn oldest(
+        &self,
+        is_it: &impl Fn(u32) -> bool,
+        scope: BarrierScope,
+    ) -> Option<Duration> {
         let each = self
             .entries
             .iter()
             .filter_map(|entry| match &entry.queue_pair {
-                Some(queue_pair) => queue_pair.oldest_write(is_it),
+                Some(queue_pair) => queue_pair.oldest(is_it, scope),
                 None => entry.lingering().and_then(|left| left.oldest(is_it)),
             });
         each.min()

@@ -37,6 +37,7 @@ mod ports;
 mod protection;
 mod providers;
 mod relief;
+mod reservations;
 mod shared;
 mod stalls;
 
@@ -51,8 +52,8 @@ use nvmeof_rdma_layers::Sharing;
 use nvmeof_rdma_sim::{Sim, SimConfig, SimNet};
 use nvmeof_rdma_soft::SoftConfig;
 use nvmeof_target_core::{
-    AuthenticationSpec, Fabric, Limits, Model, NamespaceSpec, PortSpec, ProtectionKeeper,
-    ProtectionSave, SavedProtection, SubsystemSpec, Target,
+    AuthenticationSpec, Fabric, Limits, Model, NamespaceSpec, PortSpec, SavedProtection,
+    SettingsKeeper, SettingsSave, SubsystemSpec, Target,
 };
 
 use super::{Reactor, ReactorConfig};
@@ -84,7 +85,7 @@ pub(super) struct Bench {
 #[derive(Debug)]
 struct NoWaker;
 
-impl ProtectionKeeper for NoWaker {
+impl SettingsKeeper for NoWaker {
     fn wake(&self) {}
 }
 
@@ -180,7 +181,7 @@ impl Bench {
         let peers = Arc::from([other.clone(), mailbox.clone()]);
         let stores = MemoryStores::new(1, BLOCKS * 512);
         let target = Target::new(model);
-        target.set_protection_keeper(Arc::new(NoWaker));
+        target.set_settings_keeper(Arc::new(NoWaker));
         let mut reactor = Reactor::new(config, target, stores, mailbox, peers).unwrap();
         let provider = net.endpoint(ip, SoftConfig::default());
         let provider = reactor.add_provider(wrap(provider)).unwrap();
@@ -224,11 +225,11 @@ impl Bench {
         }
     }
 
-    pub(super) fn finish_save_of(&mut self, to_keep: ProtectionSave, result: std::io::Result<()>) {
+    pub(super) fn finish_save_of(&mut self, to_keep: SettingsSave, result: std::io::Result<()>) {
         if result.is_ok() {
             self.saves += 1;
             let (_, all) = to_keep.changes().last().unwrap();
-            self.stored.clone_from(all);
+            self.stored.clone_from(&all.protected);
         }
         to_keep.end(result);
         self.reactor.mailbox().send(Mail::POLL);

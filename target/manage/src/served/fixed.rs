@@ -142,6 +142,9 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
         port_memory,
         traffic_keep_alive,
         quiesce_time_s,
+        registrants,
+        zero_key_unregisters,
+        unique_host_ids,
     } = old;
     differing([
         ("queue_depth", *queue_depth != new.queue_depth),
@@ -178,6 +181,12 @@ fn limit(old: &Limits, new: &Limits) -> Vec<&'static str> {
             *traffic_keep_alive != new.traffic_keep_alive,
         ),
         ("quiesce_time_s", *quiesce_time_s != new.quiesce_time_s),
+        ("registrants", *registrants != new.registrants),
+        (
+            "zero_key_unregisters",
+            *zero_key_unregisters != new.zero_key_unregisters,
+        ),
+        ("unique_host_ids", *unique_host_ids != new.unique_host_ids),
     ])
 }
 

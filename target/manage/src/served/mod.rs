@@ -15,6 +15,7 @@ mod pool;
 mod reactors;
 mod remembered;
 mod report;
+mod reservations;
 mod resize;
 mod served_ports;
 mod snapshot;
@@ -38,10 +39,12 @@ pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
 pub(crate) use remembered::Remembered;
 pub use report::{ApplyError, Plan, Report};
+pub use reservations::ReservationsError;
 pub use resize::{ResizeNamespaceError, ResizeRequest};
 pub use waiting::{Waiting, WaitingObject};
 
 use crate::fault_counts::FaultCounts;
+use crate::host_settings::Records;
 use crate::open::model_of;
 use crate::ports::Port;
 use awaited_keys::AwaitedKey;
@@ -67,6 +70,8 @@ pub struct Manager {
     /// Listeners other than ports that wait.
     listeners: Mutex<waiting::Listeners>,
     remembered: Remembered,
+    /// What hosts set.
+    records: Arc<Records>,
 }
 
 /// The part of the state that the next configuration is compared with.
@@ -99,19 +104,22 @@ pub enum KeysToRead {
     Of(BTreeSet<Nqn>),
 }
 
-/// How long the removal of a namespace waits until the removal of its write protection is saved.
+/// How long the removal of a namespace waits until the removal of what hosts set is saved.
 pub const FORGET: Duration = Duration::from_secs(10);
 
-/// Why write protections of hosts may still exist.
+/// Why write protection and reservations of hosts may still exist.
 #[derive(Debug, thiserror::Error)]
 pub enum ForgetError {
-    /// The file cannot be written.
+    /// The record cannot be written.
     #[error(transparent)]
     SaveError(#[from] SaveError),
-    /// The file is not written yet.
+    /// The record cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The record is not written yet.
     #[error(
-        "the file of write protections, beside `control.state`, was not written within {} s; it \
-         may still be written",
+        "its record, in the folder beside `control.state`, was not written within {} s; it may \
+         still be written",
         FORGET.as_secs()
     )]
     NotYet,
@@ -136,6 +144,7 @@ impl Manager {
         pool: Pool,
         remembered: Remembered,
     ) -> Self {
+        let records = Arc::clone(pool.records());
         let state = State {
             fixed: Fixed::of(config),
             config: Arc::new(config.clone()),
@@ -154,6 +163,7 @@ impl Manager {
             unlinked: Mutex::default(),
             listeners: Mutex::default(),
             remembered,
+            records,
         }
     }
 
@@ -282,23 +292,32 @@ impl Manager {
         applied
     }
 
-    /// Removes the write protection of a namespace, or of all namespaces of the subsystem, after
-    /// an administrator removed it. Waits at most `most` until that is saved.
+    /// Removes what hosts set of a namespace, or of all namespaces of the subsystem, after an
+    /// administrator removed it. Waits at most `most` until that is saved.
     ///
     /// # Errors
-    /// If it cannot be saved; then the protection stays. Or if its file is unresponsive; then the
-    /// protection ends when the file is written.
-    pub fn forget_protection(
+    /// If it cannot be saved; then it stays. Or if its file is unresponsive; then it ends when the
+    /// file is written.
+    pub fn forget_settings(
         &self,
         subsystem: &Nqn,
         nsid: Option<u32>,
         most: Duration,
     ) -> Result<(), ForgetError> {
-        let Some(keeping) = self.target.forget_protection(subsystem, nsid) else {
-            return Ok(());
-        };
-        let kept = keeping.wait(most).ok_or(ForgetError::NotYet)?;
-        Ok(kept?)
+        let saves = self.target.forget_settings(subsystem, nsid);
+        if saves.is_empty() {
+            let unreadable = self.records.unreadable().into_iter();
+            let mut its = unreadable.filter(|one| {
+                one.subsystem == *subsystem && nsid.is_none_or(|nsid| nsid == one.nsid)
+            });
+            return its
+                .next()
+                .map_or(Ok(()), |one| Err(ForgetError::Unreadable(one.why)));
+        }
+        for save in saves {
+            save.wait(most).ok_or(ForgetError::NotYet)??;
+        }
+        Ok(())
     }
 
     /// The current model.

@@ -2,6 +2,7 @@
 //! retired.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nvmeof_backend::{Claim, Geometry, Numbers, Spec, StorageId, WeakClaim};
@@ -10,11 +11,13 @@ use nvmeof_target_core::NamespaceState;
 
 use super::reactors::Closing;
 use super::remembered::Remembered;
-use crate::open::{Served, open_error, take};
+use crate::host_settings::Records;
+use crate::open::{Served, open_error, take, unreadable};
 use crate::waits::WaitReason;
 
 /// Backing stores in the order of the namespaces, and those that are being closed.
 pub(crate) struct Pool {
+    records: Arc<Records>,
     numbers: Numbers,
     stores: Vec<NamespaceStore>,
     retired: Vec<RetiredStore>,
@@ -192,11 +195,12 @@ fn replaced_error() -> String {
 
 impl Pool {
     /// The backing stores of the namespaces of `config` at the start, in order: open, or waiting.
-    /// `known` has the sizes of those that were served before.
+    /// `known` has the sizes of those that were served before, and `records` what hosts set.
     pub(crate) fn new(
         config: &Config,
         present: Vec<Result<Claim, ConfigError>>,
         known: &Remembered,
+        records: Arc<Records>,
     ) -> Result<Self, ConfigError> {
         let mut numbers = Numbers::default();
         let configured = config.configured_stores()?.into_iter().zip(present);
@@ -214,10 +218,16 @@ impl Pool {
             })
         });
         Ok(Self {
+            records,
             stores: stores.collect(),
             numbers,
             retired: Vec::new(),
         })
+    }
+
+    /// The records of what hosts set.
+    pub(super) fn records(&self) -> &Arc<Records> {
+        &self.records
     }
 
     /// The backing stores, in the order of the namespaces.
@@ -307,13 +317,15 @@ impl Pool {
         kept: Option<NamespaceStore>,
         prepared: &mut Prepared,
     ) -> Result<NamespaceStore, ConfigError> {
+        let admitted = self.records.admit(&configured.nqn, configured.nsid);
+        let admitted = admitted.map_err(|error| unreadable(config, at, &error));
         let (claim, spec) = match kept {
             // A size that cannot be served does not prevent other changes.
             Some(NamespaceStore {
                 number,
                 state: StoreState::Open(claim),
                 configured: was,
-            }) => match claim.resized() {
+            }) => match admitted.map(|()| claim.resized())? {
                 Ok(Some(resized)) => (resized, was.spec),
                 same => {
                     prepared.remarks.extend(same.err().map(|error| {
@@ -328,7 +340,7 @@ impl Pool {
                 }
             },
             _ => match (
-                self.take(config, at, configured, &prepared.next),
+                admitted.and_then(|()| self.take(config, at, configured, &prepared.next)),
                 self.lost(configured),
             ) {
                 (Ok(taken), None) => taken,

@@ -20,6 +20,7 @@ use super::awaited_keys::{AwaitedKey, ReadKeys};
 use super::drain::Drained;
 use super::pool::{NamespaceStore, StoreState};
 use super::{Manager, State};
+use crate::host_settings::Records;
 use crate::open::{self, open_error};
 use crate::ports::Port;
 use crate::waits::WaitReason;
@@ -150,7 +151,7 @@ impl Manager {
         let stores = snapshot.stores.iter().filter(is_due);
         let tried = Tried {
             stores: stores
-                .map(|store| (store.clone(), store.try_claim()))
+                .map(|store| (store.clone(), store.try_claim(&self.records)))
                 .collect(),
             keys: snapshot.read_keys(&due),
         };
@@ -237,7 +238,9 @@ impl Manager {
 
 impl NamespaceStore {
     /// Opens and locks the backing store, if it suits the namespace that hosts know.
-    fn try_claim(&self) -> Result<Claim, NotServed> {
+    fn try_claim(&self, records: &Records) -> Result<Claim, NotServed> {
+        let admitted = records.admit(&self.configured.nqn, self.configured.nsid);
+        admitted.map_err(|error| NotServed::Invalid(error.to_string()))?;
         let claim = open::take(&self.configured).map_err(NotServed::Open)?;
         let fits = self
             .waiting()

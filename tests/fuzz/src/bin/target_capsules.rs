@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use nvmeof_dhchap::SystemRandom;
 use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
 use nvmeof_target_core::{
-    Action, Event, Executed, IoKind, IoOp, Order, ProtectionSave, Queue, Request, Response, Target,
+    Action, Event, Executed, IoKind, IoOp, Order, SettingsSave, Queue, Request, Response, Target,
 };
 use nvmeof_wire::auth::GroupId;
 use nvmeof_wire::cm;
@@ -55,7 +55,7 @@ struct Host {
     /// Whether the administrator's change is in effect.
     changed: Option<bool>,
     /// Write protection by hosts that is being saved.
-    in_work: Option<ProtectionSave>,
+    in_work: Option<SettingsSave>,
 }
 
 /// One queue and its commands in flight.

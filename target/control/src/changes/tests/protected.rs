@@ -2,19 +2,24 @@
 
 use super::*;
 
-const PROTECTIONS: &str = "kept/state.json.protected";
+const RECORDS: &str = "kept/state.json.namespaces";
 
-/// Write protects a namespace before the start of the target.
+/// Write protects a namespace before the start of the target, as an earlier version saved it.
 fn protected(scene: &Scene, uuid: [u8; 16]) {
     let uuid = u128::from_be_bytes(uuid);
     let entry = format!(r#"{{"nsid": 2, "uuid": "{uuid:032x}"}}"#);
     let text = format!(r#"{{"version": 1, "protected": {{"{NQN}": [{entry}]}}}}"#);
-    std::fs::write(scene.path(PROTECTIONS), text).unwrap();
+    std::fs::write(scene.path("kept/state.json.protected"), text).unwrap();
+}
+
+fn records(scene: &Scene) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(scene.path(RECORDS)).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 fn is_recorded(scene: &Scene) -> bool {
-    let text = std::fs::read_to_string(scene.path(PROTECTIONS)).unwrap();
-    text.contains(NQN) && text.contains("uuid")
+    let mut texts = records(scene).into_iter().map(std::fs::read_to_string);
+    texts.any(|text| text.unwrap().contains("write_protected"))
 }
 
 #[test]
@@ -77,19 +82,23 @@ fn unsaved_removal_of_protection_is_reported() {
     protected(&scene, uuid);
     let daemon = scene.start();
     // A file cannot be renamed over a folder.
-    std::fs::remove_file(scene.path(PROTECTIONS)).unwrap();
-    std::fs::create_dir(scene.path(PROTECTIONS)).unwrap();
+    let [record] = &records(&scene)[..] else {
+        panic!("one record");
+    };
+    std::fs::remove_file(record).unwrap();
+    std::fs::create_dir(record).unwrap();
     let outcome = daemon.edit(remove(2)).unwrap();
     assert_eq!(daemon.nsids(), [1]);
     let warnings = outcome.warnings.join(" ");
-    assert!(warnings.contains("write protected"), "{warnings}");
+    assert!(warnings.contains("write protection"), "{warnings}");
 }
 
 /// No other target writes there while the state file is locked.
 #[test]
-fn leftover_protection_files_are_removed_under_the_lock() {
+fn leftover_record_files_are_removed_under_the_lock() {
     let scene = Scene::new();
-    let left = scene.path("kept/.state.json.protected.new-0123456789abcdef");
+    let left = scene.path(&format!("{RECORDS}/.a.1.new-0123456789abcdef"));
+    std::fs::create_dir(scene.path(RECORDS)).unwrap();
     std::fs::write(&left, "1").unwrap();
     drop(scene.start());
     assert!(!left.exists());

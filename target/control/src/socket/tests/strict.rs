@@ -9,6 +9,10 @@ fn request(path: &str) -> Value {
         "/v1/plan" | "/v1/apply" => json!({ "name": "a.toml", "text": "" }),
         "/v1/edits" | "/v1/forget" => json!({ "edits": [] }),
         "/v1/resize" => json!({ "nsid": 1 }),
+        "/v1/reservations/clear" => json!({ "subsystem": "nqn", "nsid": 1 }),
+        "/v1/reservations/import" => json!({ "subsystem": "nqn", "nsid": 1, "reservations": {
+            "subsystem": "nqn", "nsid": 1, "uuid": "", "generation": 0, "persistent": false,
+            "reservation": null, "registrants": [] } }),
         "/v1/disconnect" => json!({ "host": HOST }),
         _ => json!({}),
     }
@@ -23,7 +27,13 @@ fn in_order(object: &Value) -> Value {
 }
 
 fn is_changing(path: &str) -> bool {
-    !["/v1/status", "/v1/document", "/openapi.json"].contains(&path)
+    ![
+        "/v1/status",
+        "/v1/document",
+        "/v1/reservations",
+        "/openapi.json",
+    ]
+    .contains(&path)
 }
 
 #[track_caller]

@@ -20,8 +20,8 @@ use crate::testing::{
     Completion, Host, apply, change_a_namespace, closed, connect_data, namespace, subsystem, target,
 };
 use crate::{
-    Action, Event, Executed, FollowUps, IoKind, NamespaceSpec, NamespaceState, Order,
-    ProtectionKeeper, Request, SavedProtection, Target,
+    Action, Event, Executed, FollowUps, IoKind, NamespaceSpec, NamespaceState, Order, Request,
+    SavedProtection, SettingsKeeper, Target,
 };
 
 const FRIEND: &str = "nqn.2026-11.org.example:friend";

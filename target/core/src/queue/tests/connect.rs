@@ -573,3 +573,53 @@ fn host_without_flow_control_gets_no_sq_head() {
         (Status::SUCCESS, 0xffff)
     );
 }
+
+/// Reservations take hosts with one identifier for one host.
+#[test]
+fn hosts_with_one_identifier_are_reported_or_refused() {
+    let name = |text: &str| Nqn::new(text).unwrap();
+    let data = |number: u8, id: u8| {
+        let nqn = name(&format!("nqn.2026-11.org.example:host-{number}"));
+        ConnectData::new([id; 16], 0xffff, &name(crate::testing::SUBNQN), &nqn)
+    };
+    for unique_host_ids in [false, true] {
+        let target = target_with(Limits {
+            unique_host_ids,
+            ..Limits::default()
+        });
+        let connect = |number, id| {
+            let mut host = Host::open(&target, 0, 32);
+            let status = host
+                .connect(&Connect::new(0, 32, 0), &data(number, id))
+                .cqe
+                .status();
+            (status, host.queue.take_remark().unwrap_or_default(), host)
+        };
+        let (status, remark, first) = connect(1, 7);
+        assert!(
+            status.is_success() && !remark.contains("identifier"),
+            "{remark}"
+        );
+        let (status, _, again) = connect(1, 7);
+        assert!(status.is_success(), "another controller of the same host");
+        let (status, remark, _second) = connect(2, 7);
+        assert_eq!(status.is_success(), !unique_host_ids);
+        assert!(
+            remark.contains("host identifier") && remark.contains("host-1"),
+            "{remark}"
+        );
+        let shared = target.shared_host_ids();
+        if unique_host_ids {
+            assert_eq!(status.kind(), Status::CONNECT_INVALID_HOST);
+            assert!(!status.dnr(), "the other host may leave");
+            assert_eq!(target.limit_counters().get(Limit::UniqueHostIds), 1);
+            assert_eq!(shared, []);
+        } else {
+            let hosts = [1, 2].map(|n| name(&format!("nqn.2026-11.org.example:host-{n}")));
+            assert_eq!(shared, [([7; 16], hosts.to_vec())]);
+        }
+        let (status, _, _third) = connect(3, 8);
+        assert!(status.is_success());
+        drop((first, again));
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nvmeof_rdma::{Provider, QpId};
-use nvmeof_target_core::LockMember;
+use nvmeof_target_core::{BarrierScope, LockMember};
 use nvmeof_wire::admin::SetFeatures;
 use nvmeof_wire::features::{FeatureId, WriteProtection};
 use nvmeof_wire::opcode::io;
@@ -147,10 +147,10 @@ fn every_reactor_has_to_agree() {
     let (mut bench, mut host, other) = with_another_reactor(72);
     let (_, asked) = protect_alone(&mut bench, &mut host);
     let now = bench.net.now();
-    assert!(other.settle_barriers(now, |storage| (storage == 0).then_some(now)));
+    assert!(other.settle_barriers(now, |storage, _| (storage == 0).then_some(now)));
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(asked).is_none());
-    assert!(!other.settle_barriers(now, |_| None));
+    assert!(!other.settle_barriers(now, |_, _| None));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
 }
 
@@ -196,9 +196,9 @@ fn only_writes_of_closed_queues_delay_protection() {
         host.provider.disconnect(qp);
         settle(&mut bench, &mut [&mut host]);
         let other = bench.reactor.target.locks().join();
-        let barriers = [0, 1].map(|storage| other.barrier(storage));
+        let barriers = [0, 1].map(|storage| other.barrier(storage, BarrierScope::Writes));
         let locks = [0, 1].map(|storage| other.ask(storage, 2048..2560));
-        assert!(!other.settle_barriers(bench.net.now(), |_| None));
+        assert!(!other.settle_barriers(bench.net.now(), |_, _| None));
         assert!(!other.settle(|_, _, _| false));
         settle(&mut bench, &mut []);
         assert_eq!(barriers.each_ref().map(|one| one.is_quiet()), [false, true]);
@@ -222,8 +222,8 @@ fn protection_does_not_wait_for_later_writes() {
         bench.reactor.stores_mut().hold = true;
         host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
         settle(&mut bench, &mut [&mut host]);
-        let barrier = other.barrier(0);
-        assert!(!other.settle_barriers(bench.net.now(), |_| None));
+        let barrier = other.barrier(0, BarrierScope::Writes);
+        assert!(!other.settle_barriers(bench.net.now(), |_, _| None));
         settle(&mut bench, &mut [&mut host]);
         host.send_with(qp, command(io::WRITE, 4, 1), &[8; 512]);
         settle(&mut bench, &mut [&mut host]);
@@ -247,14 +247,14 @@ fn closed_queue_leaves_no_waiting_request() {
     let (admin, _) = protect_alone(&mut bench, &mut host);
     let mut waits = Vec::new();
     let now = bench.net.now();
-    let _ = other.settle_barriers(now, |storage| {
+    let _ = other.settle_barriers(now, |storage, _| {
         waits.push(storage);
         Some(now)
     });
     assert_eq!(waits, [0]);
     host.provider.disconnect(admin);
     settle(&mut bench, &mut [&mut host]);
-    let _ = other.settle_barriers(now, |storage| {
+    let _ = other.settle_barriers(now, |storage, _| {
         waits.push(storage);
         None
     });

@@ -28,7 +28,8 @@ pub(super) fn manager(text: &str, timeout: Duration) -> (Arc<Manager>, Mailbox) 
     let ports = ports::plan(&config).unwrap();
     let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
     let known = Remembered::default();
-    let pool = Pool::new(&config, open_present(&config).unwrap(), &known).unwrap();
+    let present = open_present(&config).unwrap();
+    let pool = Pool::new(&config, present, &known, Arc::default()).unwrap();
     let target = Target::new(
         model_of(
             &config,

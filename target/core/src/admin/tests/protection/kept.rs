@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::testing::{KeptBook, SUBNQN, without_keeper};
-use crate::{Limits, PendingSave, SubsystemSpec};
+use crate::{Limits, PendingSave, SavedSettings, SubsystemSpec};
 
 /// A target, and the saved protections of its subsystem.
 struct Scene {
@@ -15,7 +15,7 @@ struct Scene {
 
 fn scene() -> Scene {
     let (target, reactor_metrics) = (target(), Arc::<KeptBook>::default());
-    target.set_protection_keeper(Arc::clone(&reactor_metrics) as Arc<dyn ProtectionKeeper>);
+    target.set_settings_keeper(Arc::clone(&reactor_metrics) as Arc<dyn SettingsKeeper>);
     Scene {
         target,
         reactor_metrics,
@@ -58,9 +58,16 @@ impl Scene {
     /// An administrator removes namespaces. Returns whether that was saved, if there was
     /// anything to save.
     fn forget(&self, nsid: Option<u32>) -> Option<bool> {
-        let keeping = self.target.forget_protection(&nqn(), nsid)?;
+        let keeping = self.target.forget_settings(&nqn(), nsid).pop()?;
         self.reactor_metrics.write(&self.target);
         Some(keeping.outcome().unwrap().is_ok())
+    }
+}
+
+fn protected(protected: Vec<SavedProtection>) -> SavedSettings {
+    SavedSettings {
+        protected,
+        ..SavedSettings::default()
     }
 }
 
@@ -78,8 +85,8 @@ fn permanent_protection_is_saved_before_completion() {
     let kept = scene.kept()[0];
     // Restart.
     let again = target();
-    assert!(again.restore_protection(&nqn(), kept));
-    assert!(!again.restore_protection(&nqn(), SavedProtection { nsid: 2, ..kept }));
+    let other = SavedProtection { nsid: 2, ..kept };
+    again.restore(&nqn(), protected(vec![kept, other]));
     let (mut after, mut queue) = Host::ready(&again);
     assert_eq!(state(&mut after, 1), WriteProtection::PROTECTED);
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
@@ -171,7 +178,7 @@ fn saved_protection_waits_for_its_namespace() {
         let scene = scene();
         let target = &scene.target;
         let _ = apply(target, &before);
-        assert!(!target.restore_protection(&nqn(), SavedProtection { nsid: 1, uuid }));
+        target.restore(&nqn(), protected(vec![SavedProtection { nsid: 1, uuid }]));
         let _ = apply(target, &[subsystem(), closed()]);
         let (mut admin, mut queue) = scene.ready();
         assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
@@ -257,7 +264,7 @@ fn only_the_command_waits_for_its_save() {
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     let _ = apply(&scene.target, &[closed()]);
     let _ = apply(&scene.target, &[subsystem(), closed()]);
-    let forgotten = scene.target.forget_protection(&nqn(), Some(1)).unwrap();
+    let forgotten = scene.target.forget_settings(&nqn(), Some(1)).remove(0);
     let (mut other, mut queue) = scene.ready();
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     assert!(other.identify(Cns::CONTROLLER, 0).data.len() == 4096);

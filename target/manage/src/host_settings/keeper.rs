@@ -1,7 +1,7 @@
-//! The thread that saves the write protections of hosts. No other thread waits for the file: a
-//! reactor defers the command and continues.
+//! The thread that saves what hosts set. No other thread waits for a file: a reactor defers the
+//! command and continues.
 //!
-//! All changes that arrive while the file is written are in the next write. There is one write
+//! All changes that arrive while records are written are in the next write. There is one write
 //! at a time, however many changes hosts request.
 
 use std::io;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{ProtectionKeeper, SavedProtection, Target};
+use nvmeof_target_core::{SavedSettings, SettingsKeeper, Target};
 use nvmeof_wire::Nqn;
 
 use nvmeof_target_engine::{Mail, Mailbox};
@@ -17,13 +17,13 @@ use nvmeof_target_engine::{Mail, Mailbox};
 /// How long a drop waits for the thread to end.
 const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Storage of write protections.
+/// Stores settings of hosts.
 pub(crate) trait Write: Send + 'static {
-    /// Stores the protected namespaces of these subsystems, which replace the former ones.
+    /// Stores all settings of these subsystems, which replace the former ones.
     ///
     /// # Errors
     /// If it cannot be written: then the old or the new state may be stored.
-    fn write(&mut self, changes: &[(Nqn, Vec<SavedProtection>)]) -> io::Result<()>;
+    fn write(&mut self, changes: &[(Nqn, SavedSettings)]) -> io::Result<()>;
 }
 
 /// A keeper whose thread was not started yet.
@@ -53,10 +53,10 @@ struct WakeupState {
 }
 
 impl<W: Write> Keeper<W> {
-    /// A keeper that stores the protections of `target`.
+    /// A keeper that stores what hosts set in `target`.
     pub(super) fn of(to: W, target: &Target) -> Self {
         let wakeup = Arc::<Wakeup>::default();
-        target.set_protection_keeper(Arc::clone(&wakeup) as Arc<dyn ProtectionKeeper>);
+        target.set_settings_keeper(Arc::clone(&wakeup) as Arc<dyn SettingsKeeper>);
         let target = target.clone();
         Self { to, target, wakeup }
     }
@@ -68,7 +68,7 @@ impl<W: Write> Keeper<W> {
     pub(crate) fn start(mut self, reactors: Arc<[Mailbox]>) -> io::Result<KeeperHandle> {
         let wakeup = Arc::clone(&self.wakeup);
         let thread = std::thread::Builder::new()
-            .name("protections".to_owned())
+            .name("host-settings".to_owned())
             .spawn(move || {
                 while self.wakeup.wait() {
                     while let Some(to_keep) = self.target.next_save() {
@@ -98,7 +98,7 @@ impl Wakeup {
     }
 }
 
-impl ProtectionKeeper for Wakeup {
+impl SettingsKeeper for Wakeup {
     fn wake(&self) {
         self.state().is_pending = true;
         self.changed.notify_one();

@@ -3,7 +3,9 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use nvmeof_target_core::{Limits, Model, NamespaceSpec, PendingSave as Waiting, SubsystemSpec};
+use nvmeof_target_core::{
+    Limits, Model, NamespaceSpec, PendingSave as Waiting, SavedProtection, SubsystemSpec,
+};
 
 use super::*;
 
@@ -18,8 +20,8 @@ struct Slow {
 }
 
 impl Write for Slow {
-    fn write(&mut self, changes: &[(Nqn, Vec<SavedProtection>)]) -> io::Result<()> {
-        let counts = changes.iter().map(|(_, all)| all.len()).collect();
+    fn write(&mut self, changes: &[(Nqn, SavedSettings)]) -> io::Result<()> {
+        let counts = changes.iter().map(|(_, all)| all.protected.len()).collect();
         self.started.send(counts).unwrap();
         let ended = self.ends.recv();
         ended.unwrap_or_else(|_| Err(io::Error::other("the test ended")))
@@ -49,10 +51,15 @@ fn scene() -> Scene {
         ..SubsystemSpec::default()
     };
     let target = Target::new(Model::build(Limits::default(), &[], &[subsystem]).unwrap());
-    for nsid in [1, 2] {
-        let uuid = [u8::try_from(nsid).unwrap(); 16];
-        assert!(target.restore_protection(&nqn(), SavedProtection { nsid, uuid }));
-    }
+    let protected = [1, 2].map(|nsid: u8| SavedProtection {
+        nsid: nsid.into(),
+        uuid: [nsid; 16],
+    });
+    let saved = SavedSettings {
+        protected: protected.into(),
+        ..SavedSettings::default()
+    };
+    target.restore(&nqn(), saved);
     let ((starts, started), (end, ends)) = (channel(), channel());
     let slow = Slow {
         started: starts,
@@ -76,7 +83,7 @@ fn nqn() -> Nqn {
 
 impl Scene {
     fn forget(&self, nsid: u32) -> Waiting {
-        self.target.forget_protection(&nqn(), Some(nsid)).unwrap()
+        self.target.forget_settings(&nqn(), Some(nsid)).remove(0)
     }
 }
 
@@ -96,7 +103,7 @@ fn request_during_a_save_is_in_the_next_save() {
     assert!(later.iter().all(|one| !one.is_complete()));
     scene.end.send(Ok(())).unwrap();
     assert!(later.iter().all(|one| one.wait(LONG).unwrap().is_ok()));
-    assert!(scene.target.forget_protection(&nqn(), None).is_none());
+    assert!(scene.target.forget_settings(&nqn(), None).is_empty());
     assert!(scene.started.try_recv().is_err(), "one write of all");
 }
 

@@ -1,4 +1,4 @@
-//! The queue of changes of write protection that are to be saved.
+//! The queue of changes of what hosts set that are to be saved.
 //!
 //! ```text
 //!  changes, each part of the next save ──► taken by the keeper, all at once
@@ -17,8 +17,8 @@ use nvmeof_wire::Nqn;
 
 use crate::persist::PendingSave;
 
-/// Saves which namespaces hosts have write protected, across restarts of the target.
-pub trait ProtectionKeeper: fmt::Debug + Send + Sync {
+/// Saves what hosts set of namespaces, across restarts of the target.
+pub trait SettingsKeeper: fmt::Debug + Send + Sync {
     /// There are changes to save: a thread that may block has to call
     /// [`Target::next_save`](crate::Target::next_save) until it returns `None`, and save
     /// what it returns. Reactors call this with a lock held: it must not block or call
@@ -36,7 +36,7 @@ pub(crate) struct SaveQueue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    keeper: Option<Arc<dyn ProtectionKeeper>>,
+    keeper: Option<Arc<dyn SettingsKeeper>>,
     /// Subsystems with changes to save.
     changed: BTreeSet<Nqn>,
     /// The next save.
@@ -57,7 +57,7 @@ impl SaveQueue {
     }
 
     /// Sets the keeper.
-    pub(crate) fn set_keeper(&self, keeper: Arc<dyn ProtectionKeeper>) {
+    pub(crate) fn set_keeper(&self, keeper: Arc<dyn SettingsKeeper>) {
         self.lock().0.keeper = Some(keeper);
         self.has_keeper.store(true, Ordering::Release);
     }
@@ -69,6 +69,11 @@ impl SaveQueue {
 }
 
 impl SaveQueueGuard<'_> {
+    /// Whether there is a keeper.
+    pub(crate) fn has_keeper(&self) -> bool {
+        self.0.keeper.is_some()
+    }
+
     /// Queues the states of `subsystem` for the next save. `None` without a keeper.
     pub(crate) fn enqueue(&mut self, subsystem: &Nqn) -> Option<PendingSave> {
         let inner = &mut *self.0;

@@ -1,0 +1,88 @@
+//! What hosts set of the namespaces of a subsystem, and what is kept across restarts: write
+//! protection and reservations.
+
+use std::io;
+
+use crate::persist::PendingSave;
+use crate::protection::{Protections, SavedProtection};
+use crate::reservations::{Ended, ReservationTable, SavedReservations};
+
+/// The settings of one subsystem. They last while it is not served.
+#[derive(Debug, Default)]
+pub(crate) struct HostSettings {
+    pub(crate) protections: Protections,
+    pub(crate) reservations: ReservationTable,
+}
+
+/// The settings of one subsystem that are to be saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SavedSettings {
+    /// Namespaces in the state Write Protect.
+    pub protected: Vec<SavedProtection>,
+    /// Namespaces with registrants.
+    pub reservations: Vec<SavedReservations>,
+}
+
+/// The result of [`HostSettings::kept`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Kept {
+    /// Whether the write protection of a namespace is another one.
+    pub(crate) protections: bool,
+    /// Whether reservations are others.
+    pub(crate) reservations: bool,
+    pub(crate) ended: Ended,
+}
+
+impl HostSettings {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.protections.is_empty() && self.reservations.is_empty()
+    }
+
+    /// Takes them, with the changes that are not saved yet. Those that remain are as before.
+    pub(crate) fn retire(&mut self) -> Self {
+        Self {
+            protections: self.protections.clone().without_open(),
+            reservations: self.reservations.retire(),
+        }
+    }
+
+    /// Forgets those of namespace `nsid`, or all, with the next save. Returns whether there are
+    /// any write protection, and what to wait for if there are any reservations.
+    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> (bool, Option<PendingSave>) {
+        (
+            self.protections.forget(nsid),
+            self.reservations.forget(nsid),
+        )
+    }
+
+    /// Restores what was saved, after a loss of power.
+    pub(crate) fn restore(&mut self, saved: SavedSettings) {
+        for one in saved.protected {
+            self.protections.restore(one);
+        }
+        for one in saved.reservations {
+            self.reservations.restore(one);
+        }
+    }
+
+    /// What is to be saved now. Call [`kept`](Self::kept) afterwards.
+    pub(crate) fn begin_write(&mut self) -> SavedSettings {
+        SavedSettings {
+            protected: self.protections.begin_write(),
+            reservations: self.reservations.begin_write(),
+        }
+    }
+
+    /// The save completed or failed.
+    pub(crate) fn kept(&mut self, result: &io::Result<()>) -> Kept {
+        let in_progress = self.reservations.is_saving();
+        let ended = self.reservations.kept(result);
+        Kept {
+            protections: self.protections.kept(result.is_ok()),
+            reservations: in_progress && result.is_ok(),
+            ended,
+        }
+    }
+}

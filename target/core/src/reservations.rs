@@ -1,0 +1,570 @@
+//! The reservations of the namespaces of a subsystem (Base 2.1, 8.1.22), from the request of a host
+//! until they are saved.
+//!
+//! ```text
+//!   request ──► asked ──► in progress ──► kept, in force
+//!     ▲ computed from the newest       │
+//!     └── all of them end, if the save fails
+//! ```
+//! A change is in force once it has been saved, so that a registration that was answered is there
+//! after a loss of power, and a failed save changes nothing. Each request is computed from the
+//! newest state, saved or not; if a save fails, so do the requests that depend on it.
+//!
+//! The state belongs to a namespace by NSID and UUID, as write protection does. A file or device is
+//! served writable once, so that no other subsystem can go around it; if that ever changes, the
+//! state has to belong to the backing store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use nvmeof_target_reservations::{Access, Accesses, Change, HostId, Refused, Reservations};
+use nvmeof_wire::Nqn;
+use nvmeof_wire::reservation::NoticeType;
+
+use crate::Namespace;
+use crate::persist::PendingSave;
+
+/// NSID and UUID: another namespace with the same NSID has reservations of its own.
+type Key = (u32, [u8; 16]);
+
+/// The reservations of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedReservations {
+    /// Its NSID.
+    pub nsid: u32,
+    /// Its UUID: another namespace with the same NSID has none of them.
+    pub uuid: [u8; 16],
+    /// They.
+    pub state: ReservationState,
+}
+
+/// The reservations of a namespace, and what an administrator wants to know of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReservationState {
+    /// What commands and accesses depend on.
+    pub reservations: Reservations,
+    /// The NQN with which each registrant registered last.
+    pub names: BTreeMap<HostId, Nqn>,
+    /// The last preemption.
+    pub preemption: Option<Preemption>,
+}
+
+/// A host removed the registrations of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// The generation that it began.
+    pub generation: u32,
+    /// The host.
+    pub by: Registrant,
+    /// The others.
+    pub preempted: Vec<Registrant>,
+}
+
+/// Why reservations were not imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotImport {
+    /// No such namespace is served.
+    #[error("no such namespace is served; `nvmeof-target ctl namespace list` names them")]
+    NoNamespace,
+    /// Nothing is saved.
+    #[error("the target has no state file (control.state), so that it keeps no reservations")]
+    NoKeeper,
+    /// It has registrants.
+    #[error(
+        "hosts are registered already; `nvmeof-target ctl reservations clear` removes them first"
+    )]
+    Registered,
+}
+
+/// A host with a registration, or that had one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registrant {
+    /// Its identifier.
+    pub host: HostId,
+    /// Its NQN, if it is known.
+    pub nqn: Option<Nqn>,
+}
+
+/// The reservations that are in force, of namespaces that have registrants. They may be of
+/// namespaces that are not served at present.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InForce {
+    namespaces: BTreeMap<Key, Arc<ReservationState>>,
+}
+
+/// The reservations of all namespaces of a subsystem, and their changes.
+#[derive(Debug, Default)]
+pub(crate) struct ReservationTable {
+    in_force: Arc<InForce>,
+    /// For the next save.
+    asked: Option<Changes>,
+    /// Being saved.
+    in_progress: Option<Changes>,
+}
+
+/// Changes that are saved together.
+#[derive(Debug, Default)]
+struct Changes {
+    states: BTreeMap<Key, ReservationState>,
+    /// Notifications once they are in force.
+    notices: Vec<ReservationNotice>,
+    /// What the requests wait for.
+    pending: PendingSave,
+}
+
+/// What a save led to.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    pub(crate) notices: Vec<ReservationNotice>,
+    /// Requests to be answered once the views of all hosts are renewed.
+    answers: Vec<(PendingSave, io::Result<()>)>,
+}
+
+impl Ended {
+    /// Answers the requests. The views of all hosts must have been renewed.
+    pub(crate) fn answer(self) {
+        for (pending, result) in self.answers {
+            pending.end(result);
+        }
+    }
+}
+
+/// A request that was granted, if the save succeeds.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) pending: PendingSave,
+    /// Accesses that must have ended before the command completes.
+    pub(crate) ends: Accesses,
+}
+
+/// A notification for the controllers of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReservationNotice {
+    pub(crate) nsid: u32,
+    pub(crate) host: HostId,
+    pub(crate) notice: NoticeType,
+}
+
+impl InForce {
+    /// The reservations of a namespace, if it has registrants.
+    pub(crate) fn of(&self, namespace: &Namespace) -> Option<&Reservations> {
+        let its = self.namespaces.get(&key(namespace))?;
+        Some(&its.reservations)
+    }
+
+    /// Whether one of them denies `host` anything.
+    pub(crate) fn restrict(&self, host: &HostId) -> bool {
+        let mut all = self.namespaces.values();
+        all.any(|its| its.reservations.accesses(host) != Accesses::ALL)
+    }
+
+    /// Whether all namespaces with this NSID permit `host` this access.
+    pub(crate) fn permit(&self, nsid: u32, host: &HostId, access: Access) -> bool {
+        let its = self.namespaces.range((nsid, [0; 16])..=(nsid, [0xff; 16]));
+        let mut its = its.map(|(_, its)| its.reservations.accesses(host));
+        its.all(|accesses| accesses.has(access))
+    }
+
+    /// What `host` may do with `namespace`.
+    pub(crate) fn accesses(&self, namespace: &Namespace, host: &HostId) -> Accesses {
+        self.of(namespace)
+            .map_or(Accesses::ALL, |its| its.accesses(host))
+    }
+}
+
+impl ReservationTable {
+    /// Those that are in force.
+    pub(crate) fn in_force(&self) -> &Arc<InForce> {
+        &self.in_force
+    }
+
+    /// Whether no namespace has registrants, nor will have.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_force.namespaces.is_empty() && self.asked.is_none() && self.in_progress.is_none()
+    }
+
+    /// Whether changes are being saved.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.in_progress.is_some()
+    }
+
+    /// Takes the table. What is in force remains, so that nobody gets more than before. Requests
+    /// fail: the hosts lose their controllers, and here nothing changes any more.
+    pub(crate) fn retire(&mut self) -> Self {
+        let (mut asked, mut in_progress) = (self.asked.take(), self.in_progress.take());
+        for changes in asked.iter_mut().chain(&mut in_progress) {
+            let pending = std::mem::take(&mut changes.pending);
+            pending.end(Err(io::Error::other("the subsystem is no longer served")));
+        }
+        Self {
+            in_force: Arc::clone(&self.in_force),
+            asked,
+            in_progress,
+        }
+    }
+
+    /// Forgets the reservations of namespace `nsid`, or all, with the next save. `None` if there
+    /// are none.
+    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> Option<PendingSave> {
+        self.clear_all(self.keys_of(nsid), |its| Change {
+            next: Reservations::default(),
+            ..its.clear()
+        })
+    }
+
+    fn clear_all(
+        &mut self,
+        keys: BTreeSet<Key>,
+        clear: impl Fn(&Reservations) -> Change,
+    ) -> Option<PendingSave> {
+        let mut pending = None;
+        for key in keys {
+            let granted = self.change_of(key, None, |its| Ok(clear(its))).ok();
+            pending = granted.map(|granted| granted.pending).or(pending);
+        }
+        // All are in the same save.
+        pending
+    }
+
+    /// `host` changes the reservations of `namespace` with the next save.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing changes.
+    pub(crate) fn change(
+        &mut self,
+        namespace: &Namespace,
+        host: (HostId, Nqn),
+        change: impl FnOnce(&Reservations) -> Result<Change, Refused>,
+    ) -> Result<Granted, Refused> {
+        self.change_of(key(namespace), Some(host), change)
+    }
+
+    /// Removes all reservations of namespace `nsid` with the next save, as an administrator does.
+    /// `None` if it has no registrants.
+    pub(crate) fn clear(&mut self, nsid: u32) -> Option<PendingSave> {
+        let mut keys = self.keys_of(Some(nsid));
+        keys.retain(|key| {
+            let newest = self.newest(key);
+            newest.is_some_and(|its| its.reservations.registrants().len() > 0)
+        });
+        self.clear_all(keys, Reservations::clear)
+    }
+
+    /// The namespaces with that NSID, or all, that have or will have reservations.
+    fn keys_of(&self, nsid: Option<u32>) -> BTreeSet<Key> {
+        let changes = self.asked.iter().chain(&self.in_progress);
+        let changed = changes.flat_map(|changes| changes.states.keys());
+        let keys = self.in_force.namespaces.keys().chain(changed);
+        let concerned = |key: &&Key| nsid.is_none_or(|nsid| nsid == key.0);
+        keys.filter(concerned).copied().collect()
+    }
+
+    /// Gives `namespace` these reservations with the next save. `None` if it has registrants.
+    pub(crate) fn import(
+        &mut self,
+        namespace: &Namespace,
+        state: ReservationState,
+    ) -> Option<PendingSave> {
+        let key = key(namespace);
+        let newest = self.newest(&key);
+        if newest.is_some_and(|its| its.reservations.registrants().len() > 0) {
+            return None;
+        }
+        let asked = self.asked.get_or_insert_default();
+        asked.states.insert(key, state);
+        Some(asked.pending.clone())
+    }
+
+    /// Whether those of `namespace` persist through power loss.
+    pub(crate) fn persists(&self, namespace: &Namespace) -> bool {
+        let its = self.in_force.of(namespace);
+        its.is_some_and(Reservations::persists)
+    }
+
+    /// Sets with the next save whether those of `namespace` persist through power loss.
+    pub(crate) fn set_persistence(
+        &mut self,
+        namespace: &Namespace,
+        persists: bool,
+    ) -> Result<Granted, Refused> {
+        self.change_of(key(namespace), None, |its| {
+            Ok(its.with_persistence(persists))
+        })
+    }
+
+    /// The newest state of a namespace, saved or not.
+    fn newest(&self, key: &Key) -> Option<&ReservationState> {
+        let mut changes = self.asked.iter().chain(&self.in_progress);
+        let changed = changes.find_map(|changes| changes.states.get(key));
+        changed.or_else(|| self.in_force.namespaces.get(key).map(|its| &**its))
+    }
+
+    /// Whether a state of a namespace is not saved yet.
+    fn is_changing(&self, key: &Key) -> bool {
+        let mut changes = self.asked.iter().chain(&self.in_progress);
+        changes.any(|changes| changes.states.contains_key(key))
+    }
+
+    /// `host` changes them; `None`: an administrator does. A change that changes nothing is granted
+    /// at once, unless it depends on one that is not saved yet.
+    fn change_of(
+        &mut self,
+        key: Key,
+        host: Option<(HostId, Nqn)>,
+        change: impl FnOnce(&Reservations) -> Result<Change, Refused>,
+    ) -> Result<Granted, Refused> {
+        let none = ReservationState::default();
+        let newest = self.newest(&key).unwrap_or(&none);
+        let Change {
+            next,
+            notices,
+            ends,
+        } = change(&newest.reservations)?;
+        let state = newest.after(&next, host);
+        if state == *newest && notices.is_empty() && !self.is_changing(&key) {
+            let pending = PendingSave::default();
+            pending.end(Ok(()));
+            return Ok(Granted { pending, ends });
+        }
+        let asked = self.asked.get_or_insert_default();
+        asked.states.insert(key, state);
+        let notices = notices.into_iter().map(|(host, notice)| {
+            let nsid = key.0;
+            ReservationNotice { nsid, host, notice }
+        });
+        asked.notices.extend(notices);
+        let pending = asked.pending.clone();
+        Ok(Granted { pending, ends })
+    }
+
+    /// All reservations that are to be saved now. Call [`kept`](Self::kept) afterwards.
+    pub(crate) fn begin_write(&mut self) -> Vec<SavedReservations> {
+        let mut all = self.in_force.namespaces.clone();
+        self.in_progress = self.asked.take();
+        let changes = self.in_progress.iter();
+        for (key, state) in changes.flat_map(|changes| &changes.states) {
+            all.insert(*key, Arc::new(state.clone()));
+        }
+        let saved = all
+            .into_iter()
+            .filter(|(_, its)| !its.reservations.is_new());
+        let saved = saved.map(|((nsid, uuid), its)| SavedReservations {
+            nsid,
+            uuid,
+            state: Arc::unwrap_or_clone(its),
+        });
+        saved.collect()
+    }
+
+    /// The save ended. Changes that were saved are in force; if it failed, none of those that were
+    /// requested since is.
+    pub(crate) fn kept(&mut self, result: &io::Result<()>) -> Ended {
+        let mut ended = Ended::default();
+        let Some(changes) = self.in_progress.take() else {
+            return ended;
+        };
+        match result {
+            Ok(()) => {
+                let in_force = &mut Arc::make_mut(&mut self.in_force).namespaces;
+                for (key, state) in changes.states {
+                    match state.reservations.is_new() {
+                        true => drop(in_force.remove(&key)),
+                        false => drop(in_force.insert(key, Arc::new(state))),
+                    }
+                }
+                ended.notices = changes.notices;
+                ended.answers.push((changes.pending, Ok(())));
+            }
+            Err(error) => {
+                // The next ones were computed from these.
+                let next = self.asked.take().map(|next| next.pending);
+                for pending in [Some(changes.pending), next].into_iter().flatten() {
+                    let failed = io::Error::new(error.kind(), error.to_string());
+                    ended.answers.push((pending, Err(failed)));
+                }
+            }
+        }
+        ended
+    }
+
+    /// Restores what was saved, after a loss of power.
+    pub(crate) fn restore(&mut self, saved: SavedReservations) {
+        let key = (saved.nsid, saved.uuid);
+        if saved.state.reservations.persists() {
+            Arc::make_mut(&mut self.in_force)
+                .namespaces
+                .insert(key, Arc::new(saved.state));
+        }
+    }
+}
+
+impl ReservationState {
+    /// The state after `host` has changed the reservations to `next`.
+    fn after(&self, next: &Reservations, host: Option<(HostId, Nqn)>) -> Self {
+        let mut names = self.names.clone();
+        names.extend(host);
+        let registrant = |host: HostId| Registrant {
+            host,
+            nqn: names.get(&host).copied(),
+        };
+        let is_gone = |host: &HostId| !next.is_registrant(host);
+        let gone = self.reservations.registrants().map(|(host, _)| *host);
+        let gone = gone.filter(|one| is_gone(one) && Some(*one) != host.map(|(id, _)| id));
+        let preempted: Vec<_> = gone.map(registrant).collect();
+        let preemption = match host {
+            Some((by, _)) if !preempted.is_empty() => Some(Preemption {
+                generation: next.generation(),
+                by: registrant(by),
+                preempted,
+            }),
+            _ => self.preemption.clone(),
+        };
+        names.retain(|host, _| next.is_registrant(host));
+        Self {
+            reservations: next.clone(),
+            names,
+            preemption,
+        }
+    }
+}
+
+fn key(namespace: &Namespace) -> Key {
+    (namespace.nsid, namespace.uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_target_reservations::Rules;
+    use nvmeof_wire::reservation::{PersistChange, Register, RegisterAction};
+
+    use super::*;
+
+    const HOST: HostId = [1; 16];
+    const OTHER: HostId = [2; 16];
+
+    fn namespace(nsid: u32) -> Namespace {
+        let model = crate::testing::target().model();
+        let mut namespace = model.subsystems()[0].namespaces()[0].clone();
+        namespace.nsid = nsid;
+        namespace
+    }
+
+    fn register(table: &mut ReservationTable, host: HostId, key: u64) -> Result<Granted, Refused> {
+        let command = Register {
+            nsid: 1,
+            action: RegisterAction::REGISTER,
+            ignores_key: false,
+            persist: PersistChange::SET,
+        };
+        let rules = Rules::default();
+        let nqn = Nqn::new("nqn.2026-11.org.example:host").unwrap();
+        table.change(&namespace(1), (host, nqn), |its| {
+            its.register(host, &command, (0, key), &rules)
+        })
+    }
+
+    fn registrants(table: &ReservationTable) -> Vec<HostId> {
+        let its = table.in_force().of(&namespace(1));
+        let all = its
+            .into_iter()
+            .flat_map(|its| its.registrants().map(|(host, _)| *host));
+        all.collect()
+    }
+
+    fn failed() -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    #[test]
+    fn change_is_in_force_when_it_has_been_saved() {
+        let mut table = ReservationTable::default();
+        let granted = register(&mut table, HOST, 1).unwrap();
+        assert!(registrants(&table).is_empty());
+        let saved = table.begin_write();
+        assert_eq!((saved.len(), saved[0].nsid), (1, 1));
+        assert!(!granted.pending.is_complete());
+        let ended = table.kept(&Ok(()));
+        // The views of hosts are renewed in between.
+        assert_eq!(registrants(&table), [HOST]);
+        assert!(!granted.pending.is_complete());
+        ended.answer();
+        assert!(granted.pending.outcome().unwrap().is_ok());
+        let mut restored = ReservationTable::default();
+        for one in saved {
+            restored.restore(one);
+        }
+        assert_eq!(registrants(&restored), [HOST]);
+    }
+
+    /// The later one is computed from the earlier one, which was not saved.
+    #[test]
+    fn failed_save_fails_the_requests_that_depend_on_it() {
+        let mut table = ReservationTable::default();
+        let first = register(&mut table, HOST, 1).unwrap();
+        let _ = table.begin_write();
+        let second = register(&mut table, OTHER, 2).unwrap();
+        let conflict = register(&mut table, HOST, 3);
+        assert_eq!(conflict.unwrap_err(), Refused::Conflict);
+        table.kept(&failed()).answer();
+        for granted in [first, second] {
+            assert!(granted.pending.outcome().unwrap().is_err());
+        }
+        assert!(registrants(&table).is_empty());
+        assert_eq!(table.begin_write(), []);
+        // Another key: nothing is left of the former one.
+        let third = register(&mut table, HOST, 3).unwrap();
+        let _ = table.begin_write();
+        table.kept(&Ok(())).answer();
+        assert!(third.pending.outcome().unwrap().is_ok());
+        assert_eq!(registrants(&table), [HOST]);
+    }
+
+    /// Also those of an administrator, and of features.
+    #[test]
+    fn failed_save_fails_all_changes_of_the_next_one() {
+        let mut table = ReservationTable::default();
+        let first = register(&mut table, HOST, 1).unwrap();
+        let _ = table.begin_write();
+        let cleared = table.clear(1).unwrap();
+        let persists = table.set_persistence(&namespace(2), true).unwrap();
+        table.kept(&failed()).answer();
+        for pending in [first.pending, cleared, persists.pending] {
+            assert!(pending.outcome().unwrap().is_err());
+        }
+        assert_eq!(table.begin_write(), []);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn change_of_nothing_needs_no_save() {
+        let mut table = ReservationTable::default();
+        let same = table.set_persistence(&namespace(1), false).unwrap();
+        assert!(same.pending.outcome().unwrap().is_ok());
+        let first = table.set_persistence(&namespace(1), true).unwrap();
+        let again = table.set_persistence(&namespace(1), true).unwrap();
+        assert!(!first.pending.is_complete() && !again.pending.is_complete());
+    }
+
+    #[test]
+    fn requests_during_a_save_belong_to_the_next_one() {
+        let mut table = ReservationTable::default();
+        let first = register(&mut table, HOST, 1).unwrap();
+        let _ = table.begin_write();
+        let second = register(&mut table, OTHER, 2).unwrap();
+        table.kept(&Ok(())).answer();
+        assert!(first.pending.is_complete() && !second.pending.is_complete());
+        assert_eq!(registrants(&table), [HOST]);
+        assert_eq!(
+            table.begin_write()[0]
+                .state
+                .reservations
+                .registrants()
+                .len(),
+            2
+        );
+        table.kept(&failed()).answer();
+        assert!(second.pending.outcome().unwrap().is_err());
+        assert_eq!(registrants(&table), [HOST]);
+    }
+}

@@ -1,0 +1,346 @@
+//! What hosts set of namespaces, across restarts: write protection and reservations. An
+//! administrator changes the state file, and hosts change the records beside it.
+//!
+//! ```text
+//!   a namespace is opened ──► its record is read ──► restored ──► served
+//!                                  └─ unreadable ──► it waits, and is retried
+//!   a host changes something ──► its record is replaced ──► the host has its response
+//! ```
+//! There is one record for each namespace of a subsystem, so that a damaged one makes this
+//! namespace wait, and no other. It decides also for a namespace that was not served for a while,
+//! for example because its backing store was missing. It is removed when nothing is set any more,
+//! or when an administrator removes the namespace or its subsystem by name. A configuration
+//! without the namespace does not remove it.
+
+mod keeper;
+mod legacy;
+mod record;
+mod store;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use nvmeof_atomic_file::with_ending;
+use nvmeof_target_core::{ReservationState, SavedSettings, Target};
+use nvmeof_wire::Nqn;
+
+use keeper::Write;
+pub(crate) use keeper::{Keeper, KeeperHandle};
+use record::NamespaceRecord;
+use store::{Folder, StateError, StateStore};
+
+/// The records of all namespaces, or of none without a state file.
+#[derive(Default)]
+pub(crate) struct Records {
+    /// Locked while a record is read or written.
+    store: Mutex<Option<Box<dyn StateStore>>>,
+    /// Locked briefly.
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// As they are stored, of namespaces that were opened.
+    records: BTreeMap<Place, Arc<Stored>>,
+    /// Why others could not be read at the last attempt.
+    unreadable: BTreeMap<Place, String>,
+    /// Restored in the target as soon as there is one.
+    unrestored: Vec<(Nqn, SavedSettings)>,
+    target: Option<Target>,
+}
+
+/// The reservations of a namespace, as they are saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceReservations {
+    /// NQN of the subsystem.
+    pub subsystem: Nqn,
+    /// NSID of the namespace.
+    pub nsid: u32,
+    /// Its UUID: another namespace with the same NSID has reservations of its own.
+    pub uuid: [u8; 16],
+    /// Registrants and reservation.
+    pub state: ReservationState,
+    /// Since when the holder has the reservation.
+    pub held_since: Option<SystemTime>,
+    /// When the last preemption was.
+    pub preempted_at: Option<SystemTime>,
+}
+
+/// The namespace of a record: NQN of its subsystem, and NSID.
+type Place = (Nqn, u32);
+
+/// A record as it is stored.
+#[derive(Clone)]
+struct Stored {
+    version: u64,
+    record: NamespaceRecord,
+    /// Whether another one may be stored, because the last write failed.
+    is_uncertain: bool,
+}
+
+/// A record that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its write protection and reservations are unknown: {0}; move this file away, which removes \
+     all write protection and reservations of the namespace, or repair it (an older copy may \
+     permit hosts that were fenced since)"
+)]
+pub(crate) struct Unreadable(#[from] StateError);
+
+/// A namespace whose record cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableRecord {
+    /// NQN of the subsystem.
+    pub subsystem: Nqn,
+    /// NSID of the namespace.
+    pub nsid: u32,
+    /// The cause and the remedy.
+    pub why: String,
+}
+
+/// The folder of records beside the state file.
+#[must_use]
+pub fn path_beside(state: &Path) -> PathBuf {
+    with_ending(state, ".namespaces")
+}
+
+/// Name of a record: readable, and another one for each namespace.
+fn name_of(subsystem: &Nqn, nsid: u32) -> String {
+    /// The longest NQN and the rest are less than the 255 bytes that file systems permit.
+    const MOST: usize = 150;
+    let text = subsystem.as_str();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    let plain = text.chars().map(|c| if is_plain(c) { c } else { '_' });
+    let plain: String = plain.take(MOST).collect();
+    format!("{plain}-{:08x}.{nsid}", crc32c::crc32c(text.as_bytes()))
+}
+
+impl Records {
+    /// The records beside the state file. The caller has locked it, or only reads.
+    pub(crate) fn beside(state: Option<&Path>) -> Self {
+        let folder = state.map(|state| Folder::at(path_beside(state)));
+        Self::of(folder.map(|folder| Box::new(folder) as Box<dyn StateStore>))
+    }
+
+    fn of(store: Option<Box<dyn StateStore>>) -> Self {
+        Self {
+            store: Mutex::new(store),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Reads the record of a namespace that is about to be served, and restores its settings.
+    ///
+    /// # Errors
+    /// [`Unreadable`]: then the namespace must not be served.
+    pub(crate) fn admit(&self, subsystem: &str, nsid: u32) -> Result<(), Unreadable> {
+        // Otherwise it is never served.
+        let Ok(subsystem) = Nqn::new(subsystem) else {
+            return Ok(());
+        };
+        if self.known().records.contains_key(&(subsystem, nsid)) {
+            return Ok(());
+        }
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return Ok(());
+        };
+        let read = Stored::read(&mut **store, &subsystem, nsid).map_err(Unreadable);
+        let mut known = self.known();
+        known.unreadable.remove(&(subsystem, nsid));
+        if let Err(error) = &read {
+            known
+                .unreadable
+                .insert((subsystem, nsid), error.to_string());
+        }
+        let (stored, settings) = read?;
+        if known.records.contains_key(&(subsystem, nsid)) {
+            return Ok(());
+        }
+        known.records.insert((subsystem, nsid), Arc::new(stored));
+        match &known.target {
+            Some(target) => target.restore(&subsystem, settings),
+            None => known.unrestored.push((subsystem, settings)),
+        }
+        Ok(())
+    }
+
+    /// Restores in `target` what was read so far, and what is read from now on.
+    pub(crate) fn restore_in(&self, target: &Target) {
+        let mut known = self.known();
+        for (subsystem, settings) in std::mem::take(&mut known.unrestored) {
+            target.restore(&subsystem, settings);
+        }
+        known.target = Some(target.clone());
+    }
+
+    /// Lets hosts change what is kept here. `None` if nothing is kept.
+    pub(crate) fn keeper(self: &Arc<Self>, target: &Target) -> Option<Keeper<Arc<Self>>> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store
+            .is_some()
+            .then(|| Keeper::of(Arc::clone(self), target))
+    }
+
+    /// All reservations that are saved, by subsystem and NSID.
+    pub(crate) fn reservations(&self) -> Vec<NamespaceReservations> {
+        let records: Vec<_> = self.known().records.clone().into_iter().collect();
+        let all = records
+            .iter()
+            .flat_map(|((subsystem, nsid), stored)| stored.record.reservations(*subsystem, *nsid));
+        all.collect()
+    }
+
+    /// Records that cannot be read, of namespaces that wait for them.
+    pub(crate) fn unreadable(&self) -> Vec<UnreadableRecord> {
+        let known = self.known();
+        let unreadable = known.unreadable.iter();
+        let all = unreadable.map(|((subsystem, nsid), why)| UnreadableRecord {
+            subsystem: *subsystem,
+            nsid: *nsid,
+            why: why.clone(),
+        });
+        all.collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // A panic of a holder leaves nothing inconsistent.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The records that these settings change.
+    fn changed(&self, changes: &[(Nqn, SavedSettings)]) -> Vec<(Place, Stored)> {
+        let (known, now) = (self.known(), SystemTime::now());
+        let mut changed = Vec::new();
+        for (subsystem, settings) in changes {
+            let its = known
+                .records
+                .range((*subsystem, 0)..=(*subsystem, u32::MAX));
+            for (name, stored) in its {
+                let before = Some(&stored.record);
+                let record = NamespaceRecord::of((subsystem, name.1), settings, before, now);
+                if record != stored.record || stored.is_uncertain {
+                    let Stored {
+                        version,
+                        is_uncertain,
+                        ..
+                    } = **stored;
+                    changed.push((
+                        *name,
+                        Stored {
+                            version,
+                            record,
+                            is_uncertain,
+                        },
+                    ));
+                }
+            }
+        }
+        changed
+    }
+
+    /// Stores the records, in order, until one cannot be stored. Adds those that were tried to
+    /// `tried`, as they were before.
+    fn put_all(
+        &self,
+        store: &mut dyn StateStore,
+        changed: Vec<(Place, Stored)>,
+        tried: &mut Vec<(Place, Arc<Stored>)>,
+    ) -> Result<(), StateError> {
+        for (place, mut stored) in changed {
+            let before = self.known().records.get(&place).cloned();
+            tried.extend(before.map(|before| (place, before)));
+            stored.put(store, &place)?;
+            if let Some((_, before)) = tried.last() {
+                stored.record.log_changes(&before.record);
+            }
+            self.known().records.insert(place, Arc::new(stored));
+        }
+        Ok(())
+    }
+}
+
+impl Write for Arc<Records> {
+    fn write(&mut self, changes: &[(Nqn, SavedSettings)]) -> io::Result<()> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return Ok(());
+        };
+        let mut tried = Vec::new();
+        let Err(error) = self.put_all(&mut **store, self.changed(changes), &mut tried) else {
+            return Ok(());
+        };
+        tracing::error!("cannot save what a host set: {error}");
+        // Hosts learn that nothing changed. The new record may be in place all the same.
+        for (place, before) in tried {
+            let mut before = Stored::clone(&before);
+            before.is_uncertain = true;
+            // If this fails, the next change writes it.
+            let _ = before.put(&mut **store, &place);
+            self.known().records.insert(place, Arc::new(before));
+        }
+        Err(io::Error::other(error))
+    }
+}
+
+impl Stored {
+    fn read(
+        store: &mut dyn StateStore,
+        subsystem: &Nqn,
+        nsid: u32,
+    ) -> Result<(Self, SavedSettings), StateError> {
+        let name = name_of(subsystem, nsid);
+        let found = store.read(&name)?;
+        let (record, settings) = match found.version {
+            0 => {
+                let settings = SavedSettings::default();
+                let now = SystemTime::UNIX_EPOCH;
+                let record = NamespaceRecord::of((subsystem, nsid), &settings, None, now);
+                (record, settings)
+            }
+            _ => {
+                let parsed = NamespaceRecord::parse(&found.bytes, subsystem, nsid)
+                    .and_then(|record| Ok((record.settings()?, record)));
+                let (mut settings, record) = parsed.map_err(|why| {
+                    let place = store.place(&name);
+                    StateError::Damaged { place, why }
+                })?;
+                // Others end with the loss of power that a restart is.
+                let all = &mut settings.reservations;
+                all.retain(|one| one.state.reservations.persists());
+                (record, settings)
+            }
+        };
+        let now = SystemTime::now();
+        let restored = NamespaceRecord::of((subsystem, nsid), &settings, Some(&record), now);
+        let stored = Self {
+            version: found.version,
+            // The next change writes it.
+            is_uncertain: restored != record,
+            record: restored,
+        };
+        Ok((stored, settings))
+    }
+
+    /// Stores it in the place of another one.
+    fn put(
+        &mut self,
+        store: &mut dyn StateStore,
+        (subsystem, nsid): &Place,
+    ) -> Result<(), StateError> {
+        let name = name_of(subsystem, *nsid);
+        if self.is_uncertain {
+            self.version = store.read(&name)?.version;
+        }
+        let bytes = self.record.bytes().map_err(io::Error::from)?;
+        self.version = store.replace(&name, self.version, &bytes)?;
+        self.is_uncertain = false;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

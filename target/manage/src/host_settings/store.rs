@@ -1,0 +1,257 @@
+//! Where the settings of hosts are kept: the contract, and a folder of files.
+
+use std::fmt::{self, Display};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nvmeof_atomic_file::{Files, ReadAccess, Real, prepare};
+use nvmeof_rdma::explain;
+
+/// Stores records by name. Each has a version, which counts its changes; a name without a record
+/// has version 0. Called by threads that may block, and by no reactor.
+pub(super) trait StateStore: Send {
+    /// A record.
+    ///
+    /// # Errors
+    /// [`StateError`] if it cannot be read, or is damaged.
+    fn read(&mut self, name: &str) -> Result<Record, StateError>;
+
+    /// Replaces the record `name`, whose version is `expected`. Without bytes, it is removed. When
+    /// this returns the new version, the record is on stable storage.
+    ///
+    /// # Errors
+    /// [`StateError::Changed`] if it has another version; then nothing changed. Otherwise, the old
+    /// or the new record is stored.
+    fn replace(&mut self, name: &str, expected: u64, bytes: &[u8]) -> Result<u64, StateError>;
+
+    /// Where a record is, for messages.
+    fn place(&self, name: &str) -> String;
+}
+
+/// A record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Its version; 0: there is none.
+    pub version: u64,
+    /// Its bytes. Empty if there is none.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a record was not read or replaced.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    /// Another writer has changed it.
+    #[error("{place}: has version {found}, and version {expected} was expected")]
+    Changed {
+        /// The record.
+        place: String,
+        /// The version that the caller knows.
+        expected: u64,
+        /// Its version.
+        found: u64,
+    },
+    /// It is not one that was written completely.
+    #[error("{place}: is damaged: {why}")]
+    Damaged {
+        /// The record.
+        place: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The system.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// A folder with one file for each record: a line with version and checksum, then the bytes.
+pub(super) struct Folder<F = Real> {
+    path: PathBuf,
+    files: F,
+}
+
+/// The first line of a file.
+struct Header {
+    version: u64,
+    checksum: u32,
+}
+
+/// First word of each file: the format and its version.
+const FORMAT: &str = "nvmeof-record-1";
+
+impl Folder {
+    /// The folder at `path`, which is created when there is something to store. The caller has
+    /// locked it against other processes.
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path, files: Real }
+    }
+}
+
+impl<F: Files> Folder<F> {
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn create(&self) -> io::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        match fs::DirBuilder::new().mode(0o700).create(&self.path) {
+            Ok(()) => {
+                // Else a loss of power could take it with all records.
+                let parent = self.path.parent().filter(|it| *it != Path::new(""));
+                self.files.sync_folder(parent.unwrap_or(Path::new(".")))
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<F: Files + Send> StateStore for Folder<F> {
+    fn read(&mut self, name: &str) -> Result<Record, StateError> {
+        let file = self.file(name);
+        let text = match fs::read(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Record::default()),
+            Err(error) => return Err(about(&file, &error).into()),
+        };
+        let damaged = |why: &str| StateError::Damaged {
+            place: self.place(name),
+            why: why.to_owned(),
+        };
+        let end = text.iter().position(|byte| *byte == b'\n');
+        let (line, bytes) = text.split_at(end.ok_or_else(|| damaged("it has no first line"))?);
+        let bytes = bytes.get(1..).unwrap_or_default();
+        let header = Header::parse(line).ok_or_else(|| {
+            damaged("its first line is not one that this version of nvmeof-target writes")
+        })?;
+        if checksum(header.version, bytes) != header.checksum {
+            return Err(damaged("its checksum is wrong"));
+        }
+        Ok(Record {
+            version: header.version,
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    fn replace(&mut self, name: &str, expected: u64, bytes: &[u8]) -> Result<u64, StateError> {
+        let found = self.read(name)?.version;
+        if found != expected {
+            let place = self.place(name);
+            return Err(StateError::Changed {
+                place,
+                expected,
+                found,
+            });
+        }
+        let file = self.file(name);
+        if bytes.is_empty() {
+            if found != 0 {
+                let removed = self.files.remove(&file);
+                removed.map_err(|error| about(&file, &error))?;
+                let synced = self.files.sync_folder(&self.path);
+                synced.map_err(|error| about(&self.path, &error))?;
+            }
+            return Ok(0);
+        }
+        self.create().map_err(|error| about(&self.path, &error))?;
+        let version = expected
+            .checked_add(1)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        let checksum = checksum(version, bytes);
+        let mut text = Header { version, checksum }.to_string().into_bytes();
+        text.extend_from_slice(bytes);
+        prepare(&self.files, &file, &text, ReadAccess::Owner)?.commit()?;
+        Ok(version)
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.file(name).display().to_string()
+    }
+}
+
+impl Header {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(line).ok()?.split(' ');
+        let (format, version, checksum) = (words.next()?, words.next()?, words.next()?);
+        let version = version.strip_prefix("version=")?.parse().ok()?;
+        let checksum = u32::from_str_radix(checksum.strip_prefix("crc32c=")?, 16).ok()?;
+        let is_whole = format == FORMAT && version != 0 && words.next().is_none();
+        is_whole.then_some(Self { version, checksum })
+    }
+}
+
+impl Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { version, checksum } = self;
+        writeln!(f, "{FORMAT} version={version} crc32c={checksum:08x}")
+    }
+}
+
+fn checksum(version: u64, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&version.to_le_bytes()), bytes)
+}
+
+fn about(path: &Path, error: &io::Error) -> io::Error {
+    let text = format!("{}: {}", path.display(), explain(error));
+    io::Error::new(error.kind(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let folder = tempfile::tempdir().unwrap();
+        let records = Folder::at(folder.path().join("records"));
+        (folder, records)
+    }
+
+    #[test]
+    fn record_is_replaced_if_its_version_is_expected() {
+        let (_folder, mut records) = folder();
+        assert_eq!(records.read("a").unwrap(), Record::default());
+        assert_eq!(records.replace("a", 0, b"one\ntwo").unwrap(), 1);
+        assert_eq!(records.replace("a", 1, b"three").unwrap(), 2);
+        let refused = records.replace("a", 1, b"four").unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                StateError::Changed {
+                    expected: 1,
+                    found: 2,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        let record = records.read("a").unwrap();
+        assert_eq!((record.version, &record.bytes[..]), (2, &b"three"[..]));
+        assert_eq!(records.replace("a", 2, b"").unwrap(), 0);
+        assert_eq!(records.read("a").unwrap(), Record::default());
+        assert_eq!(
+            records.replace("b", 0, b"").unwrap(),
+            0,
+            "nothing to remove"
+        );
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let (_folder, mut records) = folder();
+        records.replace("a", 0, b"{\"nsid\": 1}\n").unwrap();
+        let file = records.file("a");
+        let whole = fs::read(&file).unwrap();
+        for at in 0..whole.len() {
+            let mut text = whole.clone();
+            text[at] ^= 0x04;
+            fs::write(&file, &text).unwrap();
+            let damaged = records.read("a");
+            assert!(
+                matches!(damaged, Err(StateError::Damaged { .. })),
+                "{damaged:?}"
+            );
+            fs::write(&file, &whole[..at]).unwrap();
+            assert!(records.read("a").is_err(), "cut off after {at} bytes");
+        }
+    }
+}
