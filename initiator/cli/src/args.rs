@@ -8,6 +8,7 @@ mod keys;
 mod numbers;
 mod paths;
 mod ranges;
+mod reservations;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ pub(crate) use inside::{CompareWrite, Copy, Verify};
 pub(crate) use keys::{CheckKey, DiscoveryKeys, GenKey, Keys};
 pub(crate) use paths::Reconnects;
 pub(crate) use ranges::{BlockCount, Extent, Ranges, Run, SourceRanges, check_start};
+pub(crate) use reservations::{ResvAcquire, ResvRegister, ResvRelease, ResvReport};
 
 use numbers::{is_number, number, size};
 
@@ -145,6 +147,29 @@ pub(crate) enum Command {
              \x20          --start-block <LBA,..> --block-count <N,..>"
     )]
     Dsm(Dsm),
+    /// Register this host with a key for reservations, or end that
+    #[command(
+        override_usage = "nvmeof resv-register [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --rrega <ACTION> [--nrkey <N>] [--crkey <N>]"
+    )]
+    ResvRegister(ResvRegister),
+    /// Acquire a reservation of a namespace, or preempt that of another host
+    #[command(
+        override_usage = "nvmeof resv-acquire [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --racqa <ACTION> --rtype <TYPE> --crkey <N> [--prkey <N>]"
+    )]
+    ResvAcquire(ResvAcquire),
+    /// Release a reservation, or clear it and all registrations
+    #[command(
+        override_usage = "nvmeof resv-release [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>\n\
+             \x20          --rrela <ACTION> [--rtype <TYPE>] --crkey <N>"
+    )]
+    ResvRelease(ResvRelease),
+    /// Show the reservation of a namespace and the registered hosts
+    #[command(
+        override_usage = "nvmeof resv-report [OPTIONS] -a <ADDR> -n <NQN> --namespace-id <N>"
+    )]
+    ResvReport(ResvReport),
     /// Measure reads and writes; writes destroy the data of the namespace
     Bench(Bench),
     /// Generate a key for in-band authentication (DH-HMAC-CHAP)
@@ -396,6 +421,10 @@ impl Command {
             Self::Flush(args) => (io(&args.io), false),
             Self::WriteZeroes(args) => (io(&args.io), false),
             Self::Dsm(args) => (io(&args.io), false),
+            Self::ResvRegister(args) => (io(&args.io), false),
+            Self::ResvAcquire(args) => (io(&args.io), false),
+            Self::ResvRelease(args) => (io(&args.io), false),
+            Self::ResvReport(args) => (io(&args.io), false),
             Self::Bench(args) => (admin(&args.subsystem), false),
             Self::GenDhchapKey(args) => (args.output_format, false),
             Self::CheckDhchapKey(args) => (args.output_format, false),
@@ -581,23 +610,65 @@ fn subsystem_nqn(text: &str) -> Result<Nqn, String> {
     nqn(text)
 }
 
-/// An error of the command line. `set-feature -s` saves the value in nvme-cli, and lacks the
-/// port here.
+/// A short option that has another meaning in a command of nvme-cli, and is invalid here if it has
+/// that meaning.
+struct Other {
+    /// Its long name.
+    option: &'static str,
+    /// Whether it has a value in nvme-cli.
+    has_value: bool,
+    commands: &'static [&'static str],
+    explanation: &'static str,
+}
+
+const OTHERS: [Other; 3] = [
+    Other {
+        option: "--trsvcid",
+        has_value: false,
+        commands: &["set-feature"],
+        explanation: "-s is the port (--trsvcid <PORT>) and has no value; to save a feature, write \
+                      --save",
+    },
+    Other {
+        option: "--nr-io-queues",
+        has_value: false,
+        commands: &["resv-register"],
+        explanation: "-i is the number of I/O queues (--nr-io-queues <N>) and has no value; to \
+                      ignore the current key, write --iekey",
+    },
+    Other {
+        option: "--transport",
+        has_value: true,
+        commands: &["resv-acquire", "resv-release"],
+        explanation: "-t is the transport (--transport), which is rdma; for the type of a \
+                      reservation, write --rtype",
+    },
+];
+
+/// An error of the command line, with an explanation if an option may have the meaning of nvme-cli.
 pub(crate) fn explained(error: clap::Error) -> clap::Error {
+    explained_for(error, |command| {
+        std::env::args_os().any(|word| word == command)
+    })
+}
+
+/// The same for a command line that has a word if `has_word`.
+fn explained_for(error: clap::Error, has_word: impl Fn(&str) -> bool) -> clap::Error {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.as_str(),
         _ => "",
     };
     let option = context(ContextKind::InvalidArg);
     let has_value = !context(ContextKind::InvalidValue).is_empty();
-    let sets = std::env::args_os().any(|word| word == "set-feature");
-    if !option.starts_with("--trsvcid") || has_value || !sets {
-        return error;
+    let is_it = |other: &&Other| {
+        option.starts_with(other.option)
+            && has_value == other.has_value
+            && other.commands.iter().any(|command| has_word(command))
+    };
+    match OTHERS.iter().find(is_it) {
+        Some(other) => Cli::command().error(error.kind(), other.explanation),
+        None => error,
     }
-    Cli::command().error(
-        error.kind(),
-        "-s is the port (--trsvcid <PORT>) and has no value; to save a feature, write --save",
-    )
 }
 
 fn nqn(text: &str) -> Result<Nqn, String> {

@@ -18,9 +18,11 @@ use crate::failure::Failure;
 use crate::output::{self, Fields};
 
 /// Features with a value for each namespace.
-const OF_NAMESPACES: [FeatureId; 3] = [
+const OF_NAMESPACES: [FeatureId; 5] = [
     FeatureId::LBA_RANGE_TYPE,
     FeatureId::ERROR_RECOVERY,
+    FeatureId::RESERVATION_NOTIFICATION_MASK,
+    FeatureId::RESERVATION_PERSISTENCE,
     FeatureId::NAMESPACE_WRITE_PROTECTION,
 ];
 

@@ -21,6 +21,7 @@ mod logs;
 mod output;
 mod paths;
 mod remedy;
+mod reservations;
 mod simple;
 
 use std::io::IsTerminal as _;
@@ -127,6 +128,10 @@ fn run(command: &Command) -> Result<(), Failure> {
             Command::Flush(args) => simple::flush(args).await,
             Command::WriteZeroes(args) => simple::write_zeroes(args).await,
             Command::Dsm(args) => simple::deallocate(args).await,
+            Command::ResvRegister(args) => reservations::register(args).await,
+            Command::ResvAcquire(args) => reservations::acquire(args).await,
+            Command::ResvRelease(args) => reservations::release(args).await,
+            Command::ResvReport(args) => reservations::report(args).await,
             Command::Bench(_)
             | Command::GenDhchapKey(_)
             | Command::CheckDhchapKey(_)

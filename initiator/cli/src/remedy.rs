@@ -34,6 +34,7 @@ fn setting_remedy(setting: Setting) -> Option<&'static str> {
         Setting::Blocks => "nvmeof id-ns: nsze",
         Setting::CompareAndWrite => "nvmeof id-ns: nacwu, nvmeof id-ctrl: acwu",
         Setting::Field => "nvmeof error-log",
+        Setting::Reservations => "nvmeof resv-report",
         // For a subsystem `remedy` adds a complete command.
         _ => return None,
     })
@@ -96,6 +97,11 @@ mod tests {
             (refused("verbs"), "--provider iwarp"),
             (no_target.into(), "(--shm-folder)"),
             (MachineError::NoHostNqn.into(), "(--hostnqn)"),
+            (MachineError::NoLastingHostId.into(), "(--hostid)"),
+            (
+                command(Status::RESERVATION_CONFLICT),
+                "(nvmeof resv-report)",
+            ),
             (command(Status::INVALID_NAMESPACE), "(nvmeof list-ns)"),
             (command(Status::LBA_OUT_OF_RANGE), "(nvmeof id-ns: nsze)"),
         ] {
@@ -134,6 +140,7 @@ mod tests {
             Setting::Blocks,
             Setting::CompareAndWrite,
             Setting::Field,
+            Setting::Reservations,
         ] {
             let words = setting_remedy(setting).unwrap().split([' ', ',']);
             for option in words.filter_map(|word| word.strip_prefix("--")) {

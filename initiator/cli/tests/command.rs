@@ -310,7 +310,7 @@ fn bench_reports_rates_and_latencies() {
 }
 
 /// Every command, with its required options besides target and subsystem.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 22] = [
     "id-ctrl",
     "id-ns --namespace-id 1",
     "list-ns",
@@ -329,6 +329,10 @@ const COMMANDS: [&str; 18] = [
     "flush --namespace-id 1",
     "write-zeroes --namespace-id 1 --start-block 0 --block-count 1",
     "dsm --namespace-id 1 --start-block 0 --block-count 1",
+    "resv-register --namespace-id 1 --nrkey 1",
+    "resv-acquire --namespace-id 1 --crkey 1 --rtype 1",
+    "resv-release --namespace-id 1 --crkey 1 --rtype 1",
+    "resv-report --namespace-id 1",
 ];
 
 /// Two targets of one subsystem.

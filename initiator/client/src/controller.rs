@@ -274,6 +274,11 @@ impl Controller {
         result
     }
 
+    /// The host with its buffers.
+    pub(crate) fn host(&self) -> &Host {
+        &self.inner.host
+    }
+
     /// The device of its route.
     pub(crate) fn device(&self) -> &Device {
         &self.inner.device

@@ -32,9 +32,10 @@ pub enum Error {
     /// is lost for longer than `fast_io_fail`, has no such namespace, or reports ANA Persistent
     /// Loss.
     NoPath(Arc<NoPath>),
-    /// The path of a command that changes data was lost before the response, and the command
-    /// cannot be sent again. It is unknown whether it was executed. If the lost controller is not
-    /// fenced, it can still execute the command, even after later commands over other paths.
+    /// The path of a command that changes data or reservations was lost before the response, and
+    /// the command cannot be sent again. It is unknown whether it was executed. If the lost
+    /// controller is not fenced, it can still execute the command, even after later commands over
+    /// other paths.
     UnknownOutcome(Arc<Lost>),
     /// A call did not end within the time limit of the caller. The connection is not affected.
     TimedOut(Arc<TimedOut>),
@@ -61,7 +62,8 @@ pub enum ErrorKind {
     NoSpace,
     /// The media failed to read or write the blocks.
     Media,
-    /// Another host has reserved the namespace.
+    /// The reservations of the namespace do not permit it: another host has reserved the namespace,
+    /// or a key of a reservation command is not the registered one. Never retried.
     ReservationConflict,
     /// The controller cannot access the namespace now. Another path may.
     Path,
@@ -382,6 +384,12 @@ pub enum MachineError {
     /// No file to derive a host NQN from.
     #[error("/etc/machine-id: no such file, so this host has no NQN")]
     NoHostNqn,
+    /// The host identifier would be derived from the host name.
+    #[error(
+        "this host has neither /etc/nvme/hostid nor /etc/machine-id: its identifier would change \
+         with its host name, and its registrations would be lost"
+    )]
+    NoLastingHostId,
     /// A bug of this crate.
     #[error("internal error, please report it: {0}")]
     Internal(String),
@@ -820,6 +828,7 @@ impl MachineError {
                  its shm.users contains this user, and that its shm.folder is the folder given",
             ),
             Self::NoHostNqn => Some("give this host an NQN"),
+            Self::NoLastingHostId => Some("give this host an identifier, the same in each call"),
             _ => None,
         }
     }
@@ -834,6 +843,7 @@ impl MachineError {
             } => &[Setting::Address],
             Self::NoLocalTarget(_) => &[Setting::ShmFolder],
             Self::NoHostNqn => &[Setting::HostNqn],
+            Self::NoLastingHostId => &[Setting::HostId],
             _ => &[],
         }
     }
@@ -974,6 +984,7 @@ mod tests {
             (Status::CAPACITY_EXCEEDED, ErrorKind::NoSpace),
             (Status::UNRECOVERED_READ_ERROR, ErrorKind::Media),
             (Status::ANA_INACCESSIBLE, ErrorKind::Path),
+            (Status::RESERVATION_CONFLICT, ErrorKind::ReservationConflict),
             (Status::INVALID_FIELD, ErrorKind::Command),
         ] {
             assert_eq!(kind(status), expected, "{status}");

@@ -31,10 +31,29 @@ impl Identity {
     /// # Errors
     /// When the contents of a file are invalid.
     pub fn of_this_machine() -> Result<Self, Error> {
-        Self::from_root(Path::new("/"))
+        Ok(Self::from_root(Path::new("/"))?.0)
     }
 
-    fn from_root(root: &Path) -> Result<Self, Error> {
+    /// The same, unless the host identifier is derived from the host name, which can change. A
+    /// registration for reservations belongs to the host identifier
+    /// ([`ReservationRegister`](crate::ReservationRegister)): a host with another identifier can
+    /// neither use nor end it.
+    ///
+    /// # Errors
+    /// The same, and [`MachineError::NoLastingHostId`].
+    pub fn lasting() -> Result<Self, Error> {
+        Self::lasting_from_root(Path::new("/"))
+    }
+
+    fn lasting_from_root(root: &Path) -> Result<Self, Error> {
+        match Self::from_root(root)? {
+            (identity, true) => Ok(identity),
+            (_, false) => Err(MachineError::NoLastingHostId.into()),
+        }
+    }
+
+    /// The identity, and whether its identifier does not depend on the host name.
+    fn from_root(root: &Path) -> Result<(Self, bool), Error> {
         let hostnqn = match line_of(root, "etc/nvme/hostnqn")? {
             Some((path, text)) => Some(Nqn::new(&text).map_err(|error| bad(&path, &error))?),
             None => None,
@@ -43,12 +62,15 @@ impl Identity {
             Some((path, text)) => Some(parse_hostid(&text).map_err(|error| bad(&path, &error))?),
             None => None,
         };
-        let hostnqn = match hostnqn {
-            Some(hostnqn) => hostnqn,
-            None => named(machine_uuid(root)?)?,
+        let (hostnqn, lasts) = match hostnqn {
+            Some(hostnqn) => (hostnqn, true),
+            None => {
+                let (uuid, lasts) = machine_uuid(root)?;
+                (named(uuid)?, lasts || hostid.is_some())
+            }
         };
         let hostid = hostid.unwrap_or_else(|| hostid_of(&hostnqn));
-        Ok(Self { hostnqn, hostid })
+        Ok((Self { hostnqn, hostid }, lasts))
     }
 
     /// The identity of host `hostnqn`, with an identifier derived from its NQN.
@@ -87,12 +109,15 @@ fn named(uuid: Uuid) -> Result<Nqn, Error> {
     Ok(Nqn::new(&name).map_err(MachineError::internal)?)
 }
 
-/// A UUID derived from the machine ID, or else from the host name. systemd requires that the
-/// machine ID itself is not sent to the network.
-fn machine_uuid(root: &Path) -> Result<Uuid, Error> {
-    for file in ["etc/machine-id", "proc/sys/kernel/hostname"] {
+/// A UUID derived from the machine ID, or else from the host name, and whether it is the former.
+/// systemd requires that the machine ID itself is not sent to the network.
+fn machine_uuid(root: &Path) -> Result<(Uuid, bool), Error> {
+    for (file, lasts) in [
+        ("etc/machine-id", true),
+        ("proc/sys/kernel/hostname", false),
+    ] {
         if let Some((_, text)) = line_of(root, file)? {
-            return Ok(Uuid::new_v5(&NAMESPACE, text.as_bytes()));
+            return Ok((Uuid::new_v5(&NAMESPACE, text.as_bytes()), lasts));
         }
     }
     Err(MachineError::NoHostNqn.into())
@@ -138,7 +163,7 @@ mod tests {
         let root = root(name, files);
         let identity = Identity::from_root(&root);
         let _ = fs::remove_dir_all(root);
-        identity
+        identity.map(|(identity, _)| identity)
     }
 
     #[test]
@@ -173,6 +198,31 @@ mod tests {
         let other = identity("machine2", &[("proc/sys/kernel/hostname", "box\n")]).unwrap();
         assert_ne!(first, other);
         assert!(identity("nothing", &[("etc/machine-id", "\n")]).is_err());
+    }
+
+    #[test]
+    fn identifier_that_depends_on_the_host_name_is_not_lasting() {
+        let uuid = "2f4ab6fc-0f33-4d0e-a7ad-5b6f5c1c7e11";
+        let hostname = ("proc/sys/kernel/hostname", "box\n");
+        for (other, lasts) in [
+            (
+                ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+                true,
+            ),
+            (("etc/nvme/hostnqn", "nqn.2026-11.org.example:me\n"), true),
+            (("etc/nvme/hostid", uuid), true),
+            (("etc/nvme/hostid", "\n"), false),
+        ] {
+            let root = root("lasting", &[hostname, other]);
+            let lasting = Identity::lasting_from_root(&root);
+            let any = Identity::from_root(&root).unwrap().0;
+            let _ = fs::remove_dir_all(root);
+            match (lasting, lasts) {
+                (Ok(identity), true) => assert_eq!(identity, any),
+                (Err(error), false) => assert!(error.to_string().contains("host name"), "{error}"),
+                (result, _) => panic!("{other:?}: {result:?}"),
+            }
+        }
     }
 
     #[test]

@@ -46,6 +46,8 @@ mod namespace;
 mod options;
 mod pollable;
 pub mod polled;
+#[cfg(feature = "async")]
+mod reservations;
 mod transport;
 
 #[cfg(feature = "async")]
@@ -77,11 +79,15 @@ pub use nvmeof_wire as wire;
 
 pub use nvmeof_initiator_core::{
     BlockRange, Blocks, Command, CommandError, ControllerEvent, ControllerInfo, IoLimits, Names,
-    Operation, QueueShape, Range, Setting, SetupConfig,
+    Operation, QueueShape, Range, Registrant, ReservationAcquire, ReservationCommand,
+    ReservationRegister, ReservationRelease, ReservationReport, Setting, SetupConfig,
 };
 pub use nvmeof_memory::{Buf, ClassSpec, Classes, Pages, Pool, PoolLayout};
 pub use nvmeof_rdma::{Address, AddressError, Provider, UnixPath};
 pub use nvmeof_wire::admin::{Cns, LogId};
+pub use nvmeof_wire::reservation::{
+    AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationType,
+};
 pub use nvmeof_wire::{Nqn, Status};
 
 /// Its code is tested.

@@ -2,6 +2,7 @@
 
 use nvmeof_wire::nvm::{DSM_RANGE_LEN, DatasetManagement, DsmRange, Io, IoFlags};
 use nvmeof_wire::opcode::{Direction, Opcode, io};
+use nvmeof_wire::reservation;
 use nvmeof_wire::sgl::KEYED_LEN_MAX;
 use nvmeof_wire::sqe::Fuse;
 use nvmeof_wire::{Sqe, Status};
@@ -359,9 +360,20 @@ impl CommandError {
             Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::INTERNAL_ERROR => {
                 "the backing store failed; the log of the target has the cause"
             }
+            Status::RESERVATION_CONFLICT => {
+                "the reservations of the namespace do not permit it: check its holder and the \
+                 keys of its registrants"
+            }
+            Status::COMMAND_INTERRUPTED if self.reserves() => {
+                "it may be in force: check the reservations before it is sent again"
+            }
             Status::NAMESPACE_NOT_READY
             | Status::COMMAND_INTERRUPTED
             | Status::TRANSIENT_TRANSPORT_ERROR => "retry",
+            Status::INVALID_OPCODE if self.reserves() => {
+                "the controller does not support reservations; nvmeof-target supports them if \
+                 control.state in its configuration names a state file"
+            }
             Status::INVALID_OPCODE => "the controller does not support this command",
             Status::AUTHENTICATION_REQUIRED => AUTHENTICATION_REQUIRED,
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
@@ -373,6 +385,12 @@ impl CommandError {
         })
     }
 
+    /// Whether its command is a reservation command.
+    fn reserves(&self) -> bool {
+        let names = reservation::COMMANDS.map(io::name);
+        names.contains(&self.command)
+    }
+
     /// The settings that caused it.
     #[must_use]
     pub fn settings(&self) -> &'static [Setting] {
@@ -380,6 +398,8 @@ impl CommandError {
             Status::INVALID_NAMESPACE => &[Setting::Namespace],
             Status::INVALID_FIELD if self.place.is_some() => &[Setting::Namespace, Setting::Field],
             Status::LBA_OUT_OF_RANGE => &[Setting::Blocks],
+            Status::RESERVATION_CONFLICT => &[Setting::Reservations],
+            Status::COMMAND_INTERRUPTED if self.reserves() => &[Setting::Reservations],
             Status::AUTHENTICATION_REQUIRED => &[Setting::Keys],
             Status::ATOMIC_WRITE_UNIT_EXCEEDED => &[Setting::CompareAndWrite],
             _ => &[],
@@ -511,6 +531,28 @@ mod tests {
         assert!(!flush(1).changes_data());
         let range = Range { slba: 0, count: 1 };
         assert!(deallocate(1, &[range]).is_some_and(|command| command.changes_data()));
+    }
+
+    #[test]
+    fn remedies_of_reservation_commands_are_their_own() {
+        let remedy = |command, status| {
+            let error = CommandError {
+                command,
+                status,
+                result: 0,
+                place: None,
+            };
+            (error.remedy().unwrap(), error.settings())
+        };
+        let interrupted = Status::COMMAND_INTERRUPTED;
+        assert_eq!(remedy("Write", interrupted), ("retry", &[][..]));
+        let (text, settings) = remedy("Reservation Acquire", interrupted);
+        assert!(text.contains("before it is sent again"), "{text}");
+        assert_eq!(settings, [Setting::Reservations]);
+        let (text, _) = remedy("Reservation Report", Status::INVALID_OPCODE);
+        assert!(text.contains("control.state"), "{text}");
+        let (_, settings) = remedy("Read", Status::RESERVATION_CONFLICT.with_dnr());
+        assert_eq!(settings, [Setting::Reservations]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Commands without identifier and memory, and responses.
 
-use nvmeof_wire::opcode::{Direction, io};
+use nvmeof_wire::opcode::{Direction, Opcode, io};
 use nvmeof_wire::sqe::SQE_LEN;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status};
 use zerocopy::little_endian::U16;
@@ -16,6 +16,15 @@ pub struct Command {
     len: u32,
     place: Option<BlockRange>,
 }
+
+/// I/O commands that change nothing.
+const UNCHANGING: [Opcode; 5] = [
+    io::FLUSH,
+    io::READ,
+    io::COMPARE,
+    io::VERIFY,
+    io::RESERVATION_REPORT,
+];
 
 /// A run of blocks, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,11 +130,11 @@ impl Command {
         self.len == 0
     }
 
-    /// Whether it may change data of a namespace: an I/O command that is neither Flush nor one that
-    /// only reads. Not for admin commands.
+    /// Whether it may change data or reservations of a namespace: an I/O command that is neither
+    /// Flush nor one that only reads. Not for admin commands.
     #[must_use]
     pub fn changes_data(&self) -> bool {
-        ![io::FLUSH, io::READ, io::COMPARE, io::VERIFY].contains(&self.sqe.opcode)
+        !UNCHANGING.contains(&self.sqe.opcode)
     }
 
     /// The blocks it is about, if any.

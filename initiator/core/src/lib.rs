@@ -7,6 +7,7 @@
 //!   alive, the discovery log page and the shutdown of a controller. [`discovery`] has those for
 //!   referrals between discovery services.
 //!
+//! * [`reservation`] has the reservation commands and the report.
 //! * [`Authentication`] authenticates a queue, and the controller to the host.
 //! * [`Fence`] says when the commands of a lost controller can be sent again, and the types of
 //!   [`multipath`] choose paths, reconnect them and decide on retries.
@@ -29,6 +30,7 @@ pub mod fence;
 mod keep_alive;
 pub mod multipath;
 mod queue;
+pub mod reservation;
 mod setting;
 pub mod setup;
 mod shutdown;
@@ -47,6 +49,10 @@ pub use keep_alive::{KeepAlive, KeepAliveStep};
 pub use nvmeof_dhchap as dhchap;
 pub use nvmeof_wire::opcode::Direction;
 pub use queue::{Queue, QueueFault};
+pub use reservation::{
+    Registrant, ReservationAcquire, ReservationCommand, ReservationRegister, ReservationRelease,
+    ReservationReport,
+};
 pub use setting::Setting;
 pub use setup::{ControllerInfo, Next, Setup, SetupConfig};
 pub use shutdown::Shutdown;

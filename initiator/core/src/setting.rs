@@ -38,4 +38,6 @@ pub enum Setting {
     CompareAndWrite,
     /// A field of the command, which the Error Information log names.
     Field,
+    /// Reservations of the namespace: holder, registrants and their keys.
+    Reservations,
 }

@@ -60,6 +60,11 @@ fn documented_command_lines_parse() {
              --start-block 0 --block-count 8"
         ),
         format!("nvmeof dsm -a ::1 -n {nqn} --namespace-id 1 --slbs 0,8 --blocks 1,1 --ad"),
+        format!("nvmeof resv-register -a ::1 -n {nqn} --namespace-id 1 --nrkey 1 -p set"),
+        format!("nvmeof resv-register -a ::1 -n {nqn} --namespace-id 1 -r 1 -c 1"),
+        format!("nvmeof resv-acquire -a ::1,::2 -n {nqn} --namespace-id 1 -c 1 --rtype 1"),
+        format!("nvmeof resv-release -a ::1 -n {nqn} --namespace-id 1 -c 1 --rrela clear"),
+        format!("nvmeof resv-report -a ::1 -n {nqn} --namespace-id 1 -d 3 -e -o json"),
         format!(
             "nvmeof bench -a ::1 -n {nqn} --namespace-id 1 --rw randread --bs 4k \
              --iodepth 32 --nr-io-queues 1 --runtime 10 --interface async -o json"
@@ -127,6 +132,8 @@ fn required_options(command: &str) -> &'static str {
         "read" | "write" | "compare" => "-n x --namespace-id 1 --data -",
         "compare-write" => "-n x --namespace-id 1 --start-block 1 --compare a --data -",
         "copy" => "-n x --namespace-id 1 --start-block 1 --block-count 1 --to 9",
+        "resv-acquire" => "-n x --namespace-id 1 --crkey 1 --rtype 1",
+        "resv-release" => "-n x --namespace-id 1 --crkey 1",
         "write-zeroes" | "dsm" => "-n x --namespace-id 1 --start-block 1 --block-count 1",
         _ => "-n x --namespace-id 1",
     }

@@ -8,6 +8,7 @@ use nvmeof_wire::features::{
     PowerManagement, TemperatureThreshold, Timestamp, VolatileWriteCache, WriteAtomicity,
     WriteProtection,
 };
+use nvmeof_wire::reservation::NoticeMask;
 use serde_json::Value;
 use zerocopy::FromBytes;
 
@@ -40,6 +41,10 @@ pub(super) fn of(fid: FeatureId, value: u32, data: &[u8]) -> Fields {
             fields.add("I/O Command Set Profile", truth(value & 1 != 0));
         }
         FeatureId::HOST_IDENTIFIER => add_host_identifier(&mut fields, data),
+        FeatureId::RESERVATION_NOTIFICATION_MASK => add_notice_mask(&mut fields, value),
+        FeatureId::RESERVATION_PERSISTENCE => {
+            fields.add("Persist Through Power Loss (PTPL)", truth(value & 1 != 0));
+        }
         FeatureId::NAMESPACE_WRITE_PROTECTION => {
             let state = write_protection(WriteProtection::from_dword(value));
             fields.add("Namespace Write Protect", state);
@@ -47,6 +52,27 @@ pub(super) fn of(fid: FeatureId, value: u32, data: &[u8]) -> Fields {
         _ => {}
     }
     fields
+}
+
+/// Base 2.1, 5.1.25.1.29.
+fn add_notice_mask(fields: &mut Fields, value: u32) {
+    let mask = NoticeMask::from_bits_retain(value);
+    for (name, notice) in [
+        (
+            "Mask Reservation Preempted Notification (RESPRE)",
+            NoticeMask::RESERVATION_PREEMPTED,
+        ),
+        (
+            "Mask Reservation Released Notification (RESREL)",
+            NoticeMask::RESERVATION_RELEASED,
+        ),
+        (
+            "Mask Registration Preempted Notification (REGPRE)",
+            NoticeMask::REGISTRATION_PREEMPTED,
+        ),
+    ] {
+        fields.add(name, truth(mask.contains(notice)));
+    }
 }
 
 fn enabled_text(enabled: bool) -> &'static str {
@@ -367,6 +393,18 @@ mod tests {
                 5000,
                 "Keep Alive Timeout (KATO) in milliseconds",
                 5000.into(),
+            ),
+            (
+                FeatureId::RESERVATION_NOTIFICATION_MASK,
+                1 << 2,
+                "Mask Reservation Released Notification (RESREL)",
+                "True".into(),
+            ),
+            (
+                FeatureId::RESERVATION_PERSISTENCE,
+                1,
+                "Persist Through Power Loss (PTPL)",
+                "True".into(),
             ),
             (
                 FeatureId::NAMESPACE_WRITE_PROTECTION,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_initiator_core::blocks::MAX_RANGES;
 use nvmeof_initiator_core::multipath::{Effect, is_refusal};
-use nvmeof_initiator_core::{CommandError, Operation, Range};
+use nvmeof_initiator_core::{CommandError, Operation, Range, ReservationCommand};
 use nvmeof_memory::Buf;
 use tokio::time::Instant;
 
@@ -26,6 +26,9 @@ pub(super) enum Call<'a> {
     WriteZeroes(u64, u64, ZeroOptions),
     Deallocate(&'a [Range]),
     Copy(&'a [Range], u64, WriteOptions),
+    Reservation(&'a ReservationCommand),
+    /// Reservation Report, into the buffer of the call.
+    Report,
 }
 
 /// The result of a call, with its buffer.
@@ -34,24 +37,31 @@ pub(super) type Ended = (Result<(), Error>, Option<Buf>);
 impl Call<'_> {
     pub(super) fn effect(self) -> Effect {
         match self {
-            Self::Read(_) | Self::Compare(_) | Self::Flush | Self::Verify(..) => Effect::None,
+            Self::Read(_) | Self::Compare(_) | Self::Flush | Self::Verify(..) | Self::Report => {
+                Effect::None
+            }
             // `Namespace::copy` refuses sources that overlap the destination.
             Self::Write(..) | Self::WriteZeroes(..) | Self::Deallocate(_) | Self::Copy(..) => {
                 Effect::Idempotent
             }
-            Self::CompareAndWrite(..) => Effect::Other,
+            Self::CompareAndWrite(..) | Self::Reservation(_) => Effect::Other,
         }
     }
 
     /// Whether it has a buffer.
     pub(super) fn is_transfer(self) -> bool {
         match self {
-            Self::Read(_) | Self::Write(..) | Self::Compare(_) | Self::CompareAndWrite(..) => true,
+            Self::Read(_)
+            | Self::Write(..)
+            | Self::Compare(_)
+            | Self::CompareAndWrite(..)
+            | Self::Report => true,
             Self::Flush
             | Self::Verify(..)
             | Self::WriteZeroes(..)
             | Self::Deallocate(_)
-            | Self::Copy(..) => false,
+            | Self::Copy(..)
+            | Self::Reservation(_) => false,
         }
     }
 
@@ -68,7 +78,9 @@ impl Call<'_> {
             | Self::Verify(..)
             | Self::WriteZeroes(..)
             | Self::Deallocate(_)
-            | Self::Copy(..) => None,
+            | Self::Copy(..)
+            | Self::Reservation(_)
+            | Self::Report => None,
         }
     }
 
@@ -80,6 +92,7 @@ impl Call<'_> {
             (Self::CompareAndWrite(lba, options), Some(buf)) => {
                 namespace.compare_and_write(lba, buf, options).await
             }
+            (Self::Report, Some(buf)) => namespace.read_report(buf, namespace.deadline()).await,
             (call, buf) => return (call.make_without_buffer(namespace).await, buf),
         };
         match ended {
@@ -97,6 +110,7 @@ impl Call<'_> {
             }
             Self::Deallocate(ranges) => namespace.deallocate(ranges).await,
             Self::Copy(from, to, options) => namespace.copy(from, to, options).await,
+            Self::Reservation(request) => namespace.change_reservations(request).await,
             _ => Err(MachineError::internal("a transfer without its buffer").into()),
         }
     }
@@ -112,14 +126,14 @@ impl Call<'_> {
             Self::Read(_) | Self::Write(..) | Self::Compare(_) => of_buffer,
             // The buffer has the blocks twice.
             Self::CompareAndWrite(..) => of_buffer / 2,
-            Self::Flush => 0,
+            Self::Flush | Self::Reservation(_) | Self::Report => 0,
             Self::Verify(_, count) | Self::WriteZeroes(_, count, _) => count,
             Self::Deallocate(ranges) | Self::Copy(ranges, ..) => of_ranges(ranges),
         }
     }
 
-    /// Whether it may have changed data although its command `failed` completed with an error. It
-    /// has `blocks` blocks.
+    /// Whether it may have changed data or reservations although its command `failed` completed
+    /// with an error. It has `blocks` blocks.
     pub(super) fn may_have_executed(self, failed: &CommandError, blocks: u64) -> bool {
         if self.effect() == Effect::None {
             return false;
@@ -127,7 +141,7 @@ impl Call<'_> {
         // Of several commands, those before it have succeeded, and others may have.
         let is_only_one = match self {
             // Both commands of the pair are executed, or none.
-            Self::CompareAndWrite(..) => true,
+            Self::CompareAndWrite(..) | Self::Reservation(_) => true,
             Self::Deallocate(ranges) => ranges.len() <= MAX_RANGES,
             _ => failed.place.is_some_and(|place| place.count == blocks),
         };
@@ -164,7 +178,7 @@ impl Call<'_> {
             | Self::CompareAndWrite(lba, _)
             | Self::Verify(lba, _)
             | Self::WriteZeroes(lba, ..) => check(lba, count),
-            Self::Flush => Ok(()),
+            Self::Flush | Self::Reservation(_) | Self::Report => Ok(()),
             Self::Deallocate(ranges) => each(ranges),
             Self::Copy(from, to, _) => {
                 each(from)?;
@@ -237,7 +251,7 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
-    use nvmeof_initiator_core::BlockRange;
+    use nvmeof_initiator_core::{BlockRange, ReservationRegister};
     use nvmeof_wire::Status;
 
     use super::*;
@@ -282,9 +296,17 @@ mod tests {
         ] {
             assert!(executed(call, refused, part));
         }
-        for call in [Call::Read(0), Call::Flush, Call::Verify(0, 10)] {
+        for call in [
+            Call::Read(0),
+            Call::Flush,
+            Call::Verify(0, 10),
+            Call::Report,
+        ] {
             assert!(!executed(call, failed, Some(1)));
         }
+        let register = ReservationRegister::register(7).into();
+        let register = Call::Reservation(&register);
+        assert!(!executed(register, refused, None) && executed(register, failed, None));
     }
 
     #[test]

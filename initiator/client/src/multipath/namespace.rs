@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nvmeof_initiator_core::multipath::{Effect, Outcome, PathAccess, PathPolicy, RetryStep};
-use nvmeof_initiator_core::{FenceMethod, Operation, Range};
+use nvmeof_initiator_core::{
+    FenceMethod, Operation, Range, ReservationAcquire, ReservationRegister, ReservationRelease,
+    ReservationReport,
+};
 use nvmeof_memory::Buf;
 use nvmeof_wire::identify::IdentifyNamespace;
 use nvmeof_wire::log::ana::AnaState;
@@ -23,6 +26,7 @@ use crate::deadline::Deadline;
 use crate::error::{Awaited, Error, Lost, LostCause, MachineError};
 use crate::failed::Failed;
 use crate::namespace::{Namespace, WriteOptions, ZeroOptions};
+use crate::reservations::whole_report;
 
 /// A namespace over all paths of its subsystem. Clones share it.
 ///
@@ -281,6 +285,67 @@ impl MultipathNamespace {
     /// [`Error::UnknownOutcome`].
     pub async fn copy(&self, from: &[Range], to: u64, options: WriteOptions) -> Result<(), Error> {
         self.execute(Call::Copy(from, to, options)).await
+    }
+
+    /// Reservation Register, over any path: a registration belongs to the host identifier, and is
+    /// valid on all paths.
+    ///
+    /// If the path is lost before the response, the command is not sent again, as with the other
+    /// commands that change reservations: another host may have preempted this one since, which a
+    /// second registration would undo. The call ends with [`Error::UnknownOutcome`] when the lost
+    /// controller is fenced, so that the command cannot be executed any more. Read the
+    /// [report](Self::reservation_report), then repeat the command if it was not executed. These
+    /// repetitions do no harm as long as this host is registered (NVMe Base 2.1, 8.1.22): Register
+    /// with the same key, Acquire of the type that this host holds, Release. Others may fail with
+    /// Reservation Conflict although the first command succeeded: Unregister, Replace, Preempt,
+    /// Clear.
+    ///
+    /// # Errors
+    /// As [`Namespace::reservation_register`](crate::Namespace::reservation_register),
+    /// [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    pub async fn reservation_register(
+        &self,
+        registration: ReservationRegister,
+    ) -> Result<(), Error> {
+        self.execute(Call::Reservation(&registration.into())).await
+    }
+
+    /// Reservation Acquire, over any path. If the path is lost before the response, it is not sent
+    /// again: see [`reservation_register`](Self::reservation_register).
+    ///
+    /// # Errors
+    /// As [`Namespace::reservation_acquire`](crate::Namespace::reservation_acquire),
+    /// [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    pub async fn reservation_acquire(&self, acquisition: ReservationAcquire) -> Result<(), Error> {
+        self.execute(Call::Reservation(&acquisition.into())).await
+    }
+
+    /// Reservation Release, over any path. If the path is lost before the response, it is not sent
+    /// again: see [`reservation_register`](Self::reservation_register).
+    ///
+    /// # Errors
+    /// As [`Namespace::reservation_release`](crate::Namespace::reservation_release),
+    /// [`Error::NoPath`] and [`Error::UnknownOutcome`].
+    pub async fn reservation_release(&self, release: ReservationRelease) -> Result<(), Error> {
+        self.execute(Call::Reservation(&release.into())).await
+    }
+
+    /// Reservation Report, over any path: the reservation and all registrants. If the path is lost
+    /// before the response, it is sent again immediately.
+    ///
+    /// # Errors
+    /// As [`Namespace::reservation_report`](crate::Namespace::reservation_report), and
+    /// [`Error::NoPath`].
+    pub async fn reservation_report(&self) -> Result<ReservationReport, Error> {
+        let deadline = self.limit.and_then(Deadline::after);
+        let read = |buf| async move {
+            match self.again(Call::Report, Some(buf), None, deadline).await {
+                (Ok(()), Some(buf)) => Ok(buf),
+                (Ok(()), None) => Err(without_buffer().error),
+                (Err(error), _) => Err(error),
+            }
+        };
+        whole_report(&self.inner.host, read).await
     }
 
     /// Makes a call with a buffer, on a path and on others as the retry policy says. If its command

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use nvmeof_initiator_core::{Blocks, Command, CommandCompletion, Range, blocks};
+use nvmeof_initiator_core::{
+    Blocks, Command, CommandCompletion, Range, ReservationCommand, blocks, reservation,
+};
 use nvmeof_memory::Buf;
 use nvmeof_wire::Status;
 
@@ -141,6 +143,29 @@ impl Work {
         Some(command.into())
     }
 
+    /// A command that changes the reservations of a namespace. Writes its keys to `buf` and sets
+    /// its length, 16 or 8 bytes: pass it with the call. `None` if `buf` is too short.
+    #[must_use]
+    pub fn reservation(nsid: u32, request: &ReservationCommand, buf: &mut Buf) -> Option<Self> {
+        buf.set_len(request.payload_len()).ok()?;
+        request.put(buf);
+        Some(request.command(nsid).into())
+    }
+
+    /// Reservation Report of a namespace into `buf`: pass it with the call.
+    /// [`ReservationReport::parse`](crate::ReservationReport::parse) reads what it has then.
+    /// Fills it with zeroes before, for a target that sends less. `None` if its length is 0 or no
+    /// multiple of 4.
+    #[must_use]
+    pub fn reservation_report(nsid: u32, buf: &mut Buf) -> Option<Self> {
+        let len = u32::try_from(buf.len()).ok()?;
+        if len == 0 || !len.is_multiple_of(4) {
+            return None;
+        }
+        buf.fill(0);
+        Some(reservation::report(nsid, len).into())
+    }
+
     /// The specification's name of its first command.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -150,7 +175,7 @@ impl Work {
         }
     }
 
-    /// Whether it may change data of a namespace. Not for admin commands.
+    /// Whether it may change data or reservations of a namespace. Not for admin commands.
     #[must_use]
     pub fn changes_data(&self) -> bool {
         match self {

@@ -19,6 +19,7 @@
 //! * [`Geometry::run`](crate::Geometry::run): reads, writes, compares, zeroes, and fused Compare
 //!   and Write;
 //! * [`Work::flush`] and [`Work::deallocate`];
+//! * [`Work::reservation`] and [`Work::reservation_report`];
 //! * admin commands: the functions of [`protocol::admin`](crate::protocol::admin), with
 //!   [`AdminQueue::page`] for their data;
 //! * other commands and formats: [`protocol`](crate::protocol) and [`wire`](crate::wire).

@@ -10,3 +10,4 @@ mod multipath;
 mod names;
 mod paths;
 mod polled;
+mod reservations;

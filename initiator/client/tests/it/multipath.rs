@@ -10,6 +10,7 @@
 mod calls;
 mod checks;
 mod fences;
+mod reservations;
 
 use std::time::Duration;
 

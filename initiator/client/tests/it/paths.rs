@@ -10,13 +10,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::fake::{BLOCK, Fake, Resets, SUBNQN};
+use crate::fake::{BLOCK, Fake, Resets, SUBNQN, reservation_report};
 use nvmeof_initiator::polled::{
     Call, CallTimeout, Done, MultipathAdmin, MultipathConfig, MultipathIo, PathChange, PathConfig,
     PathEvent, Providers, SubmitError, Wakers, Work, connect_paths,
 };
 use nvmeof_initiator::{
-    Address, Blocks, Buf, ConnectOptions, Error, Identity, Nqn, Operation, Status,
+    Address, Blocks, Buf, ConnectOptions, Error, ErrorKind, Identity, Nqn, Operation,
+    ReservationRegister, ReservationReport, ReservationType, Status,
 };
 use nvmeof_initiator_core::FenceMethod;
 use nvmeof_initiator_core::blocks::flush;
@@ -712,6 +713,60 @@ fn write_that_fails_after_a_loss_has_an_unknown_outcome() {
     let is_unknown = matches!(write.result, Err(Error::UnknownOutcome(_)));
     assert!(is_unknown, "{write:?}");
     assert!(write.work.is_some() && write.buf.is_some(), "{write:?}");
+}
+
+/// A report is sent over the other path at once. A change of reservations is not, and its outcome
+/// is unknown when the lost controller is fenced.
+#[test]
+fn lost_reservation_commands_are_sent_again_only_if_they_change_nothing() {
+    let mut world = World::new(17);
+    let mut host = world.connected();
+    for target in &mut world.targets {
+        target.report = reservation_report(ReservationType::EXCLUSIVE_ACCESS, 2);
+    }
+    world.targets[0].manners.silent = true;
+    let (mut keys, mut report) = (world.pool.take().unwrap(), world.pool.take().unwrap());
+    let register = ReservationRegister::register(7).into();
+    let register = Work::reservation(1, &register, &mut keys).unwrap();
+    report.set_len(1).unwrap();
+    assert!(Work::reservation_report(1, &mut report).is_none());
+    report.set_len(4096).unwrap();
+    let read = Work::reservation_report(1, &mut report).unwrap();
+    let now = world.net.now();
+    for (work, buf, user) in [(register, keys, 1), (read, report, 2)] {
+        let call = Call::new(work, Some(buf), user);
+        host.io.submit_call(call, now).unwrap();
+    }
+    host.io.submit_now(now);
+    let both = |world: &World, _: &Host<Endpoints>| world.targets[0].served.len() == 2;
+    world.until_without_admin(&mut host, both);
+    world.targets[0].hang_up();
+    let calls = world.ended(&mut host, 2);
+    let [register, report] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    let is_unknown = matches!(register.result, Err(Error::UnknownOutcome(_)));
+    assert!(is_unknown && register.buf.is_some(), "{register:?}");
+    assert!(world.targets.iter().all(|one| one.reservations.is_empty()));
+    let report = report.buf.as_deref().and_then(ReservationReport::parse);
+    assert_eq!(report.unwrap().registrants.len(), 2);
+}
+
+#[test]
+fn conflict_is_not_retried() {
+    let mut world = World::new(18);
+    let mut host = world.connected();
+    for target in &mut world.targets {
+        target.manners.status = Some(Status::RESERVATION_CONFLICT);
+    }
+    world.submit(&mut host, Operation::Read, 1);
+    world.submit(&mut host, Operation::Write, 2);
+    for call in world.ended(&mut host, 2) {
+        let error = call.result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReservationConflict, "{error}");
+    }
+    let served = world.targets.iter().map(|one| one.served.len());
+    assert_eq!(served.sum::<usize>(), 2);
 }
 
 #[test]

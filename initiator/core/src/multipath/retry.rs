@@ -9,12 +9,13 @@ use nvmeof_wire::status::SCT_PATH;
 /// What the execution of a command changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: Read, Compare, Verify, Flush.
+    /// Nothing: Read, Compare, Verify, Flush, Reservation Report.
     None,
     /// The same however often it is executed: Write, Write Zeroes, Dataset Management, Copy of
     /// ranges that do not overlap the destination.
     Idempotent,
-    /// Something else each time: Compare and Write, reservations.
+    /// Something else each time: Compare and Write, and the commands that change reservations. Of
+    /// these, a repetition could undo what another host has done since, such as a preemption.
     Other,
 }
 
@@ -97,8 +98,7 @@ impl RetryPolicy {
             (Outcome::Lost, Effect::Idempotent) => return RetryStep::OtherPathOnceFenced,
             (Outcome::Lost, Effect::Other) => return RetryStep::UnknownOnceFenced,
         };
-        // A difference is the result of a comparison, and remains one.
-        let is_final = status.dnr() || status.is(Status::COMPARE_FAILURE);
+        let is_final = status.dnr() || is_result(status);
         if is_final || retries >= self.max_retries {
             return RetryStep::Fail;
         }
@@ -125,6 +125,13 @@ impl RetryPolicy {
             after: delay.copied().unwrap_or_default(),
         }
     }
+}
+
+/// Whether `status` is the result of the command, on every path and each time: a comparison found a
+/// difference, or the reservations do not permit this host the command (Base 2.1, 8.1.22). A
+/// reservation may end, but then the blocks may have changed: the caller has to know.
+fn is_result(status: Status) -> bool {
+    status.is(Status::COMPARE_FAILURE) || status.is(Status::RESERVATION_CONFLICT)
 }
 
 /// Whether the ANA state of the namespace is the reason of `status`.
@@ -238,10 +245,16 @@ mod tests {
     }
 
     #[test]
-    fn differences_and_half_executed_commands_are_not_retried() {
+    fn differences_conflicts_and_half_executed_commands_are_not_retried() {
         let decide = |status, effect| policy().decide(Outcome::Completed(status), effect, 0);
         for effect in EFFECTS {
             assert_eq!(decide(Status::COMPARE_FAILURE, effect), RetryStep::Fail);
+            let conflict = Status::RESERVATION_CONFLICT;
+            assert_eq!(decide(conflict, effect), RetryStep::Fail);
+            assert_eq!(
+                decide(conflict.with_retry_delay(1), effect),
+                RetryStep::Fail
+            );
         }
         let error = Status::INTERNAL_ERROR.with_retry_delay(1);
         let again = RetryStep::SamePath { after: S(1) };

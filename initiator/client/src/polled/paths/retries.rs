@@ -329,7 +329,7 @@ fn effect(work: &Work) -> Effect {
             Operation::CompareWrite => Effect::Other,
         },
         Work::Single(command) => match command.sqe().opcode {
-            io::FLUSH => Effect::None,
+            io::FLUSH | io::RESERVATION_REPORT => Effect::None,
             io::DATASET_MANAGEMENT => Effect::Idempotent,
             _ => Effect::Other,
         },

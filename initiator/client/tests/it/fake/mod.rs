@@ -36,6 +36,9 @@ use nvmeof_wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvmeof_wire::nvm::{DatasetManagement, Io};
 use nvmeof_wire::opcode::{self, admin, io};
 use nvmeof_wire::registers::{Cap, Cc, Csts, Property, Shutdown, Vs};
+use nvmeof_wire::reservation::{
+    EXTENDED_HEADER_LEN, ExtendedRegistrant, ReportHeader, ReservationType,
+};
 use nvmeof_wire::sqe::Fuse;
 use nvmeof_wire::{Cqe, Sgl, Sqe, Status, cm};
 use zerocopy::IntoBytes;
@@ -203,6 +206,10 @@ pub(crate) struct Fake<P> {
     pub(crate) disk: Vec<u8>,
     /// I/O commands that were served, as opcodes.
     pub(crate) served: Vec<u8>,
+    /// Commands that change reservations, with their keys. They change nothing.
+    pub(crate) reservations: Vec<(Sqe, Vec<u8>)>,
+    /// The Reservation Report.
+    pub(crate) report: Vec<u8>,
     /// Writes with in-capsule data.
     pub(crate) in_capsule: usize,
     pub(crate) mdts: u8,
@@ -267,6 +274,8 @@ impl<P: Provider> Fake<P> {
             event_requests: Vec::new(),
             disk: vec![0; BLOCK * BLOCKS],
             served: Vec::new(),
+            reservations: Vec::new(),
+            report: vec![0; 64],
             in_capsule: 0,
             mdts: 5,
             shut_down: false,
@@ -663,16 +672,26 @@ impl<P: Provider> Fake<P> {
                 let data = self.disk[range].to_vec();
                 self.push(qp, sqe, &data);
             }
-            io::WRITE | io::COMPARE | io::DATASET_MANAGEMENT | io::COPY => {
-                match Sgl::parse(&sqe.dptr).unwrap() {
-                    Sgl::InCapsule { offset: 0, len } => {
-                        assert_eq!(len as usize, in_capsule.len());
-                        self.in_capsule += 1;
-                        self.finish_write(qp, sqe, in_capsule);
-                    }
-                    _ => self.pull(qp, sqe, Job::Write(qp, *sqe)),
-                }
+            io::RESERVATION_REPORT => {
+                let (remote, _) = Self::keyed(sqe);
+                let mut report = self.report.clone();
+                report.resize(remote.len as usize, 0);
+                self.push(qp, sqe, &report);
             }
+            io::WRITE
+            | io::COMPARE
+            | io::DATASET_MANAGEMENT
+            | io::COPY
+            | io::RESERVATION_REGISTER
+            | io::RESERVATION_ACQUIRE
+            | io::RESERVATION_RELEASE => match Sgl::parse(&sqe.dptr).unwrap() {
+                Sgl::InCapsule { offset: 0, len } => {
+                    assert_eq!(len as usize, in_capsule.len());
+                    self.in_capsule += 1;
+                    self.finish_write(qp, sqe, in_capsule);
+                }
+                _ => self.pull(qp, sqe, Job::Write(qp, *sqe)),
+            },
             io::WRITE_ZEROES => {
                 let range = self.range(sqe);
                 self.disk[range].fill(0);
@@ -691,6 +710,10 @@ impl<P: Provider> Fake<P> {
             }
             // It copies nothing.
             io::COPY => Status::SUCCESS,
+            io::RESERVATION_REGISTER | io::RESERVATION_ACQUIRE | io::RESERVATION_RELEASE => {
+                self.reservations.push((*sqe, data.to_vec()));
+                Status::SUCCESS
+            }
             io::COMPARE => match self.disk[self.range(sqe)] == *data {
                 true => Status::SUCCESS,
                 false => Status::COMPARE_FAILURE,
@@ -785,6 +808,21 @@ impl<P: Provider> Fake<P> {
         let tag = self.tag(Job::None);
         let _ = self.provider.post(qp, tag, work);
     }
+}
+
+/// An extended Reservation Report with `registrants` hosts, of which the first one holds the
+/// reservation. Their keys are 100h and following.
+pub(crate) fn reservation_report(kind: ReservationType, registrants: u16) -> Vec<u8> {
+    let header = ReportHeader::new(7, kind, registrants, true);
+    let mut report = header.as_bytes().to_vec();
+    report.resize(EXTENDED_HEADER_LEN, 0);
+    for at in 0..registrants {
+        let mut hostid = [1; 16];
+        hostid[..2].copy_from_slice(&(at + 1).to_be_bytes());
+        let entry = ExtendedRegistrant::new(hostid, 0x100 + u64::from(at), at == 0);
+        report.extend_from_slice(entry.as_bytes());
+    }
+    report
 }
 
 /// A Connect refused because of its parameters.

@@ -196,6 +196,8 @@ async fn call_that_was_executed_in_part_says_so_at_its_limit() {
 async fn limit_that_passed_before_the_call_names_its_submission() {
     let targets = targets(1);
     let scene = Scene::connected(&targets, MultipathOptions::default()).await;
+    // The call would wait for a path otherwise.
+    scene.disk.ready().await.unwrap();
     let failed = write(&scene, Some(Duration::ZERO)).await;
     assert_eq!(timed_out(&failed.error).waiting_for, Awaited::Submission);
     assert!(failed.buf.is_some() && !failed.error.outcome_is_unknown());
