@@ -187,6 +187,7 @@ fn every_verb_works_as_text_and_json() {
         ),
         twice(&format!("disconnect {HOST}")),
         twice("changes"),
+        twice("reservations"),
         twice("drain"),
         twice("resume"),
         twice("save"),

@@ -192,18 +192,18 @@ const CALLS: &[&str] = &["openat", "pwrite64", "fchmod", "fsync", "rename"];
 /// A save makes fewer of each.
 const MOST: u32 = 20;
 
-/// The steps of a save, in order: the call, and a word of its line.
-const STEPS: &[(&str, &str)] = &[
-    ("openat(", "/.state.json.new-"),
-    ("fchmod(", "/.state.json.new-"),
-    ("pwrite64(", "/.state.json.new-"),
-    ("fsync(", "/.state.json.new-"),
-    ("rename(", "/state.json\""),
-    ("openat(", "/kept\""),
-    ("fsync(", "/kept>"),
-];
-/// From this step on the new state is effective.
-const RENAMED: usize = 5;
+/// Something that is saved: what it is now is a number that changes by one.
+struct Saved<'a> {
+    setup: &'a Setup,
+    /// The steps of a save, in order: the call, and a word of its line.
+    steps: &'a [(&'a str, &'a str)],
+    /// From this step on the new state is effective.
+    renamed: usize,
+    /// The number that is in effect, which must be complete.
+    now: &'a dyn Fn(&Target) -> u64,
+    /// Saves that number. Returns whether that was acknowledged.
+    save: &'a dyn Fn(&Target, u64) -> bool,
+}
 
 /// Kills the target when one of its threads is about to make the `when`th such call
 /// from now on, and writes what they call to the file `trace`.
@@ -226,48 +226,113 @@ fn kill_at(target: &Target, call: &str, when: u32, trace: &Path) -> Child {
     strace
 }
 
-/// The index in [`STEPS`] of the call at which it was killed, if it is one of a save.
-fn step(trace: &str) -> Option<usize> {
-    let began = |line: &&str| !line.contains(" resumed>");
-    let ends = |line: &&str| line.ends_with("= ?") || line.ends_with("<unfinished ...>");
-    let last = trace.lines().filter(began).rfind(ends)?;
-    let mut steps = STEPS.iter();
-    steps.position(|(call, what)| last.contains(call) && last.contains(what))
+impl Saved<'_> {
+    /// The index of the step at which it was killed, if it is one of a save.
+    fn step(&self, trace: &str) -> Option<usize> {
+        let began = |line: &&str| !line.contains(" resumed>");
+        let ends = |line: &&str| line.ends_with("= ?") || line.ends_with("<unfinished ...>");
+        let last = trace.lines().filter(began).rfind(ends)?;
+        let mut steps = self.steps.iter();
+        steps.position(|(call, what)| last.contains(call) && last.contains(what))
+    }
+
+    /// Kills the target at each call of a save, one after the other: afterwards, the old or the new
+    /// number is in effect, and the new one if it was acknowledged.
+    fn kill_at_each_call(&self, mut number: u64) {
+        let (setup, trace) = (self.setup, self.setup.path("trace"));
+        let mut seen = std::collections::BTreeSet::new();
+        for call in CALLS {
+            for when in 1.. {
+                assert!(when < MOST, "{call}: {when}");
+                let mut target = setup.start();
+                assert_eq!((self.now)(&target), number);
+                let mut strace = kill_at(&target, call, when, &trace);
+                let done = (self.save)(&target, number + 1);
+                target.kill();
+                strace.wait().unwrap();
+                if done {
+                    number += 1;
+                    break;
+                }
+                let trace = fs::read_to_string(&trace).unwrap();
+                let (target, step) = (setup.start(), self.step(&trace));
+                let is = (self.now)(&target);
+                match step {
+                    Some(step) => {
+                        assert_eq!(is, number + u64::from(step >= self.renamed), "{trace}");
+                    }
+                    None => assert!((number..=number + 1).contains(&is), "{is}: {trace}"),
+                }
+                number = is;
+                seen.extend(step);
+                target.stop();
+            }
+        }
+        // It was killed before each of them.
+        assert_eq!(seen, (0..self.steps.len()).collect());
+    }
 }
 
 #[test]
 fn kill_at_any_system_call_of_a_save_leaves_old_or_new_document() {
     let setup = managed();
-    let (socket, trace) = (setup.path("control.sock"), setup.path("trace"));
+    let socket = setup.path("control.sock");
     let target = setup.start();
     assert!(apply(&setup, &socket, 1));
     target.stop();
-    let (mut number, mut seen) = (1, std::collections::BTreeSet::new());
-    for call in CALLS {
-        for when in 1.. {
-            assert!(when < MOST, "{call}: {when}");
-            let mut target = setup.start();
-            assert_eq!(served(&socket, &target), number);
-            let mut strace = kill_at(&target, call, when, &trace);
-            let done = apply(&setup, &socket, number + 1);
-            target.kill();
-            strace.wait().unwrap();
-            if done {
-                number += 1;
-                break;
-            }
-            let trace = fs::read_to_string(&trace).unwrap();
-            let (target, step) = (setup.start(), step(&trace));
-            let is = served(&socket, &target);
-            match step {
-                Some(step) => assert_eq!(is, number + u64::from(step >= RENAMED), "{trace}"),
-                None => assert!((number..=number + 1).contains(&is), "{is}: {trace}"),
-            }
-            number = is;
-            seen.extend(step);
-            target.stop();
-        }
-    }
-    // It was killed before each of them.
-    assert_eq!(seen, (0..STEPS.len()).collect());
+    let saved = Saved {
+        setup: &setup,
+        steps: &[
+            ("openat(", "/.state.json.new-"),
+            ("fchmod(", "/.state.json.new-"),
+            ("pwrite64(", "/.state.json.new-"),
+            ("fsync(", "/.state.json.new-"),
+            ("rename(", "/state.json\""),
+            ("openat(", "/kept\""),
+            ("fsync(", "/kept>"),
+        ],
+        renamed: 5,
+        now: &|target| served(&socket, target),
+        save: &|_, number| apply(&setup, &socket, number),
+    };
+    saved.kill_at_each_call(1);
+}
+
+/// The number is the reservation key of a host.
+#[test]
+fn kill_at_any_system_call_of_a_save_leaves_old_or_new_registration() {
+    let setup = managed().file(1 << 20);
+    let socket = setup.path("control.sock");
+    let register = |target: &Target, action: &str| {
+        let run = target.on(1, "resv-register --cptpl set --ctrl-loss-tmo 0");
+        run.args(action).end().status == Some(0)
+    };
+    let target = setup.start();
+    assert!(register(&target, "--nrkey 1"));
+    target.stop();
+    let saved = Saved {
+        setup: &setup,
+        steps: &[
+            ("openat(", ".1.new-"),
+            ("fchmod(", ".1.new-"),
+            ("pwrite64(", ".1.new-"),
+            ("fsync(", ".1.new-"),
+            ("rename(", ".1\""),
+            ("openat(", "/state.json.namespaces\""),
+            ("fsync(", "/state.json.namespaces>"),
+        ],
+        renamed: 5,
+        now: &|target| {
+            let all = ask(&socket, "GET", "/v1/reservations", "");
+            let all = all.unwrap_or_else(|| panic!("no answer:\n{}", target.log()));
+            let all: Value = serde_json::from_str(&all).unwrap();
+            let key = all["namespaces"][0]["registrants"][0]["key"].as_str();
+            u64::from_str_radix(key.unwrap().strip_prefix("0x").unwrap(), 16).unwrap()
+        },
+        save: &|target, number| {
+            let keys = format!("-r replace --crkey {} --nrkey {number}", number - 1);
+            register(target, &keys)
+        },
+    };
+    saved.kill_at_each_call(1);
 }

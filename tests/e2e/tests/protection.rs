@@ -102,19 +102,19 @@ fn hosts_get_error_if_protection_cannot_be_saved() {
     let setup = setup();
     let mut target = setup.start();
     let mut peer = admin(&target);
-    // A folder cannot be replaced by a file.
-    let book = setup.path("state.json.protected");
-    std::fs::create_dir(&book).unwrap();
+    // A file has no files in it.
+    let records = setup.path("state.json.namespaces");
+    std::fs::write(&records, "").unwrap();
     let response = ask(&mut peer, command(1, PROTECTED));
     assert_eq!(response.status().without_more(), Status::INTERNAL_ERROR);
     assert_eq!(state(&mut peer), NONE);
     target.write(1, 0, &[7; 512]);
     let reported = eventually(|| {
-        let words = ["cannot save write protection set by a host"];
+        let words = ["cannot save what a host set"];
         (!target.lines(&words).is_empty()).then_some(())
     });
     assert!(reported.is_some(), "{}", target.log());
-    std::fs::remove_dir(&book).unwrap();
+    std::fs::remove_file(&records).unwrap();
     let response = ask(&mut peer, command(2, PROTECTED));
     assert!(response.status().is_success(), "{response:?}");
     target.assert_healthy();

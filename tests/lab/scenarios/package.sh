@@ -192,7 +192,7 @@ in_it dpkg -r nvmeof-target
 ! active || fail "it runs without its package"
 [ -f "$CONF" ] || fail "removing took the configuration"
 touch /var/lib/nvmeof/.state.json.new-left-over
-for kept in state.json state.json.lock state.json.protected state.json.sizes \
+for kept in state.json state.json.lock state.json.namespaces state.json.sizes \
     state.json.incarnations; do
     [ -e /var/lib/nvmeof/$kept ] || fail "there is no $kept"
 done

@@ -78,6 +78,10 @@ the host, two-way also the controller. The kernel host connects to this target (
 initiator to the kernel target (`nvmet-auth`). Only
 `cargo xtask lab --long --write-interop auth-host nvmet-auth` runs all rows.
 
+By hand, not part of the lab: SPDK v26.05 as host and as target over rxe, 2026-11-27. All 36
+combinations of hash, group and direction passed on each side. SPDK as host also over siw, to
+`iwarp` and `verbs-siw`.
+
 ";
 
 /// The scenarios of the section.

@@ -32,6 +32,11 @@ pub(crate) fn read(block: &[u8], nsid: u32, lba: u64) -> Option<Value> {
     right.then_some(value)
 }
 
+/// The write of a block that starts like this, without a check of its contents.
+pub(crate) fn number(start: [u8; 8]) -> Value {
+    u64::from_le_bytes(start)
+}
+
 /// Word `at` of a block. The first is the value itself; the others depend on the position,
 /// so that misplaced and torn blocks are detected.
 fn expected(value: Value, nsid: u32, lba: u64, at: u64) -> u64 {

@@ -16,6 +16,7 @@ use nvmeof_backend::{
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
 
+use crate::content::{self, Value};
 use crate::plan::DiskShape;
 use cache::Disk;
 
@@ -209,6 +210,20 @@ impl Disks {
     /// When the oldest operation in flight was submitted.
     pub(crate) fn oldest(&self) -> Option<Duration> {
         self.lock().jobs.values().map(|job| job.started_at).min()
+    }
+
+    /// The numbers of the writes whose data operations in flight have.
+    pub(crate) fn writes_in_flight(&self) -> Vec<Value> {
+        let inner = self.lock();
+        let bufs = inner.jobs.values().filter_map(|job| match &job.op {
+            Op::Write { buf, .. } => {
+                let mut start = [0; 8];
+                buf.copy_out(0, &mut start).ok()?;
+                Some(content::number(start))
+            }
+            _ => None,
+        });
+        bufs.collect()
     }
 
     /// Whether a reactor has operations in flight.

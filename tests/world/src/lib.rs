@@ -28,6 +28,7 @@ mod medium;
 mod oracle;
 pub mod paths;
 mod plan;
+mod reservations;
 mod trace;
 mod workload;
 mod world;
@@ -52,6 +53,10 @@ pub struct Report {
     pub authenticated: u64,
     /// Wrong keys of imposters that the target refused.
     pub refused: u64,
+    /// Changes of reservations that succeeded.
+    pub reserved: u64,
+    /// Other calls that reservations denied.
+    pub denied: u64,
     /// Its duration in virtual time.
     pub virtual_time: Duration,
     /// Lines of the trace.
@@ -83,6 +88,12 @@ impl fmt::Display for Failure {
             self.seed
         )
     }
+}
+
+/// Whether hosts reserve namespaces in the world of `seed`.
+#[must_use]
+pub fn has_reservations(seed: u64) -> bool {
+    plan::Plan::new(seed).reservations.is_some()
 }
 
 /// Runs the world of `seed`.

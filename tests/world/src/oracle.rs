@@ -20,6 +20,9 @@
 //! A write that failed may have changed any of its blocks. A write without a response may
 //! still take effect until it is settled: no work on it remains. Once the target has
 //! released its queue, it must not take effect after a newer write was acknowledged.
+//!
+//! A reservation may exclude a host. From then on its writes in progress, with a response or
+//! without, take no effect until the host is allowed again: see [`Oracle::exclude`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -79,7 +82,12 @@ struct Op {
     host: Sender,
     ns: usize,
     range: Range<u64>,
+    /// What a write changes, and to which value.
+    parts: Vec<Range<u64>>,
+    value: Value,
     epoch: u32,
+    /// A reservation keeps it from taking effect.
+    excluded: bool,
     /// Its response was lost: it may still take effect.
     lost: bool,
     /// The target has released its queue.
@@ -143,7 +151,8 @@ impl Oracle {
         self.lossy.insert(ns);
     }
 
-    fn tick(&mut self) -> u64 {
+    /// Counts an event, and returns its number.
+    pub(crate) fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
@@ -155,7 +164,10 @@ impl Oracle {
             host: self.host,
             ns,
             range,
+            parts: Vec::new(),
+            value: id,
             epoch: self.epoch,
+            excluded: false,
             lost: false,
             let_go: false,
         };
@@ -203,6 +215,10 @@ impl Oracle {
         let id = self.begin(Kind::Write { fua }, ns, start..end);
         let oldest_read = self.oldest_read();
         let value = if zeroes { ZEROES } else { id };
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.parts = ranges.to_vec();
+            op.value = value;
+        }
         let candidate = Candidate::outstanding(id, self.host, value);
         for range in ranges {
             for block in self.span(ns, range.clone()) {
@@ -361,6 +377,10 @@ impl Oracle {
                 continue;
             };
             mine.over(now);
+            if op.excluded {
+                // A flush that was sent before the response proves nothing.
+                mine.ended = Some(now);
+            }
             // A crash since then may have undone it, unless it was durable.
             if !same_epoch && !fua {
                 continue;
@@ -377,6 +397,50 @@ impl Oracle {
         for block in self.span(op.ns, op.range.clone()) {
             for one in block.0.iter_mut().filter(|one| one.op == id) {
                 one.over(now);
+            }
+        }
+    }
+
+    /// A reservation excludes `host` from `ns`: its writes in progress take no effect from now on,
+    /// until [`allow`](Self::allow).
+    pub(crate) fn exclude(&mut self, ns: usize, host: usize) {
+        let now = self.tick();
+        let epoch = self.epoch;
+        for (id, op) in &mut self.ops {
+            let is_its = (op.ns, op.host, op.epoch) == (ns, Some(host), epoch);
+            if is_its && !op.excluded && matches!(op.kind, Kind::Write { .. }) {
+                op.excluded = true;
+                let blocks = self.blocks[ns].iter_mut().flat_map(|block| &mut block.0);
+                for one in blocks.filter(|one| one.op == *id) {
+                    one.over(now);
+                }
+            }
+        }
+    }
+
+    /// Whether a reservation keeps this write, which may be in progress, from taking effect.
+    pub(crate) fn is_excluded(&self, id: OpId) -> bool {
+        let op = self.ops.get(&id);
+        op.is_some_and(|op| op.excluded && op.epoch == self.epoch)
+    }
+
+    /// `host` may write to `ns` again. Commands that it sent before may be executed now, if the
+    /// target still has their queue.
+    pub(crate) fn allow(&mut self, ns: usize, host: usize) {
+        let epoch = self.epoch;
+        for (id, op) in &mut self.ops {
+            let is_its = (op.ns, op.host, op.epoch) == (ns, Some(host), epoch);
+            if !(is_its && op.excluded) || op.let_go {
+                continue;
+            }
+            op.excluded = false;
+            for range in &op.parts {
+                let range =
+                    usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+                for block in &mut self.blocks[ns][range] {
+                    block.0.retain(|one| one.op != *id);
+                    block.0.push(Candidate::outstanding(*id, op.host, op.value));
+                }
             }
         }
     }

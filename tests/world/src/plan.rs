@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) removals: Vec<(u64, Removal)>,
     /// In-band authentication; `None`: hosts have no keys.
     pub(crate) authentication: Option<AuthenticationPlan>,
+    /// Reservations; `None`: hosts have none.
+    pub(crate) reservations: Option<ReservationPlan>,
     /// Whether the target crashes after the last flush.
     pub(crate) crash_at_end: bool,
 }
@@ -93,6 +95,17 @@ pub(crate) struct AuthenticationPlan {
     pub(crate) steps: Vec<(u64, KeyStep)>,
     /// Peers that use the names of hosts and do not have their keys.
     pub(crate) imposters: usize,
+}
+
+/// Reservations, and the keeper of the settings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReservationPlan {
+    /// Calls that are reservation commands.
+    pub(crate) calls: OneIn,
+    /// Maximum time of a save.
+    pub(crate) slowest: Duration,
+    /// Saves that fail.
+    pub(crate) fails: OneIn,
 }
 
 /// A change of keys.
@@ -213,6 +226,7 @@ impl Plan {
             reactors: reactors(seed),
             removals: Vec::new(),
             authentication: None,
+            reservations: None,
             crash_at_end: dice.happens(OneIn(2)),
         };
         if plan.limits.in_capsule > Limits::LISTS_UP_TO {
@@ -223,6 +237,7 @@ impl Plan {
         plan.removals.extend(unreachable);
         plan.removals.sort_by_key(|(after, _)| *after);
         plan.press();
+        plan.reserve(calls);
         plan.authenticate(calls);
         plan.cut_into_segments();
         plan.forget();
@@ -274,6 +289,38 @@ impl Plan {
             forgets: false,
             alignment: [1, 512, 4096][dice.below(3)],
             scratch: true,
+        });
+    }
+
+    /// For some seeds, with a separate random generator: two hosts or more reserve the disks, and
+    /// the target may lose power once more.
+    fn reserve(&mut self, calls: u64) {
+        let mut dice = Dice::new(self.seed ^ 0x7265_7376);
+        if !dice.happens(OneIn(10)) {
+            return;
+        }
+        let hosts = 2 + dice.below(2);
+        while self.hosts.len() < hosts {
+            self.hosts.push(host(&mut dice));
+        }
+        let deepest = self.hosts.iter().flat_map(|host| &host.queues).max();
+        let deepest = deepest.copied().unwrap_or(2);
+        self.limits.queue_depth = self.limits.queue_depth.max(deepest);
+        // Hosts often write the same blocks, and often for a long time.
+        for disk in self.disks.iter_mut().filter(|disk| !disk.scratch) {
+            disk.blocks = disk.blocks.min(4 + dice.below(28) as u64);
+        }
+        if dice.happens(OneIn(2)) {
+            self.temper.latency = MICRO(0)..=MICRO(5000);
+        }
+        if dice.happens(OneIn(3)) {
+            self.faults.push((dice.roll() % calls, Fault::TargetCrash));
+            self.faults.sort_by_key(|(after, _)| *after);
+        }
+        self.reservations = Some(ReservationPlan {
+            calls: OneIn([4, 8, 16][dice.below(3)]),
+            slowest: MILLI([0, 1, 20, 200][dice.below(4)]),
+            fails: OneIn([0, 20, 5][dice.below(3)]),
         });
     }
 

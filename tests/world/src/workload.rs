@@ -6,16 +6,18 @@ use std::time::Duration;
 use nvmeof_initiator::Error;
 use nvmeof_initiator::polled::{Done, SubmitError, Work};
 use nvmeof_initiator_core::blocks::{self, put_ranges};
-use nvmeof_initiator_core::{Blocks, Operation, Range as DsmRange};
+use nvmeof_initiator_core::{Blocks, Operation, Range as DsmRange, ReservationCommand};
 use nvmeof_memory::Buf;
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_wire::Status;
 
+pub(crate) mod reserving;
 mod scratch;
 
 use crate::content::{self, Value, ZEROES};
 use crate::oracle::{Ending, OpId, Oracle, Wrong};
 use crate::plan::{DiskShape, LONGEST};
+use crate::reservations::Rights;
 use scratch::Scratch;
 
 /// A call in flight.
@@ -48,13 +50,17 @@ pub(crate) enum Kind {
     Beyond,
     /// On the scratch disk.
     Scratch(Scratch),
+    /// A change of reservations.
+    Reserve(ReservationCommand),
+    /// A report of reservations.
+    Report,
 }
 
 impl Kind {
     /// Whether it changes the contents of a disk, or makes them stable.
     pub(crate) fn changes(self) -> bool {
         match self {
-            Self::Read | Self::Compare | Self::Beyond => false,
+            Self::Read | Self::Compare | Self::Beyond | Self::Reserve(_) | Self::Report => false,
             Self::Scratch(_)
             | Self::Write { .. }
             | Self::Zeroes { .. }
@@ -95,6 +101,8 @@ pub(crate) struct Met {
     pub(crate) there: Presence,
     /// Whether it was accessible on the port.
     pub(crate) reached: Presence,
+    /// What reservations allowed.
+    pub(crate) rights: Rights,
 }
 
 /// A call before its preparation.
@@ -183,6 +191,9 @@ pub(crate) fn prepare(
     if let Kind::Scratch(kind) = ask.kind {
         return scratch::prepare((kind, &ask), host, shape, oracle, take, now);
     }
+    if let Kind::Reserve(_) | Kind::Report = ask.kind {
+        return reserving::prepare(&ask, host, oracle, take, now);
+    }
     let Ask {
         kind,
         ns,
@@ -198,7 +209,7 @@ pub(crate) fn prepare(
             usize::try_from(count).unwrap() * block
         }
         Kind::Deallocate => ranges.len() * blocks::RANGE_LEN,
-        Kind::Flush | Kind::Zeroes { .. } | Kind::Scratch(_) => 0,
+        _ => 0,
     };
     let mut buf = None;
     if bytes > 0 {
@@ -274,7 +285,7 @@ pub(crate) fn prepare(
             let command = blocks::deallocate(nsid, &ranges).unwrap();
             (id, command.into())
         }
-        Kind::Flush | Kind::Scratch(_) => (oracle.begin_flush(ns), blocks::flush(nsid).into()),
+        _ => (oracle.begin_flush(ns), blocks::flush(nsid).into()),
     };
     let pending = Pending {
         host,
@@ -317,12 +328,14 @@ pub(crate) fn check(
     oracle: &mut Oracle,
     errors: &mut ErrorCounts,
 ) -> Result<(), Wrong> {
-    if pending.has_buf != done.buf.is_some() {
-        return Err(Wrong(format!("call {id} did not return its buffer")));
-    }
+    check_buffer(id, pending, done)?;
+    let rights = met.rights;
     match &done.result {
         Ok(_) if [met.there, met.reached].contains(&Presence::Never) => Err(Wrong(format!(
             "call {id} succeeded, but its namespace was {met:?}"
+        ))),
+        Ok(_) if !rights.granted => Err(Wrong(format!(
+            "call {id} succeeded, but a reservation excluded its host"
         ))),
         Ok(_) => check_success(id, pending, done, block, oracle),
         Err(Error::Command(error)) => match error.status.kind() {
@@ -332,11 +345,23 @@ pub(crate) fn check(
             Status::ANA_INACCESSIBLE if met.reached != Presence::Always => {
                 oracle.end(id, Ending::Failed)
             }
+            Status::RESERVATION_CONFLICT if rights.denied => oracle.end(id, Ending::Failed),
+            Status::COMPARE_FAILURE if !rights.granted => Err(Wrong(format!(
+                "call {id} compared, but a reservation excluded its host"
+            ))),
             status => check_status(id, pending, status, oracle, errors),
         },
         Err(Error::Lost(_)) => oracle.end(id, Ending::Lost),
         Err(other) => Err(Wrong(format!("call {id} failed: {other}"))),
     }
+}
+
+/// Checks that the call returned its buffer.
+pub(crate) fn check_buffer(id: OpId, pending: &Pending, done: &Done) -> Result<(), Wrong> {
+    if pending.has_buf == done.buf.is_some() {
+        return Ok(());
+    }
+    Err(Wrong(format!("call {id} did not return its buffer")))
 }
 
 fn check_success(
@@ -369,6 +394,8 @@ fn check_success(
         | Kind::Zeroes { .. }
         | Kind::Flush
         | Kind::Deallocate
+        | Kind::Reserve(_)
+        | Kind::Report
         | Kind::Scratch(_) => oracle.end(id, Ending::Done),
     }
 }

@@ -27,13 +27,16 @@ use crate::{Failure, Report};
 use away::Away;
 use keys::KeyChange;
 pub(crate) use reactors::Reactors;
+use reserving::Reserving;
 use workers::Workers;
 
 mod away;
 mod calls;
 mod ending;
+mod keeper;
 mod keys;
 mod reactors;
+mod reserving;
 mod trouble;
 mod waking;
 mod workers;
@@ -65,6 +68,12 @@ pub(crate) struct World {
     keys: Option<Keys>,
     workers: Workers,
     imposters: Imposters,
+    /// Reservations of the hosts, if they have any.
+    reserving: Option<Reserving>,
+    /// Their changes that succeeded.
+    reservations_changed: u64,
+    /// Calls that reservations denied.
+    denied: u64,
     /// Number of changes of keys that began.
     key_steps: usize,
     /// Steps of rotations, with their times.
@@ -177,6 +186,9 @@ impl World {
         let count = hosts.len();
         let authentication = plan.authentication.clone().unwrap_or_default();
         let imposters = Imposters::new(authentication.imposters, &medium, seed);
+        let reserving = plan
+            .reservations
+            .map(|it| Reserving::new(it, plan.disks.len(), count, seed));
         let mut world = Self {
             oracle: Oracle::new(plan.disks.iter().map(|disk| disk.blocks)),
             target: Target::new(model(&plan, &Away::default(), keys.as_ref())),
@@ -198,6 +210,9 @@ impl World {
             keys,
             workers: Workers::new(seed, authentication.slowest),
             imposters,
+            reserving,
+            reservations_changed: 0,
+            denied: 0,
             key_steps: 0,
             key_changes: BTreeMap::new(),
             authenticated: 0,
@@ -241,6 +256,8 @@ impl World {
                 connections: self.hosts.iter().map(|host| host.changes).sum(),
                 authenticated: self.authenticated,
                 refused: self.imposters.refused,
+                reserved: self.reservations_changed,
+                denied: self.denied,
                 virtual_time: self.net.now(),
                 lines: self.trace.lines(),
                 hash: self.trace.hash(),
@@ -269,6 +286,7 @@ impl World {
         let mut progress = self.undo_due(now)?;
         progress |= self.continue_rotations(now)?;
         progress |= self.workers.run_due(now);
+        progress |= self.keep_settings(now)?;
         progress |= self.step_target(now)?;
         self.count_losses();
         for at in 0..self.hosts.len() {
@@ -282,7 +300,7 @@ impl World {
         }
         let hosts = self.hosts.iter().filter_map(|host| host.next_deadline(now));
         let undo = self.later.keys().next().map(|(at, _)| *at);
-        let settle = (self.oracle.unsettled() > 0)
+        let settle = (self.oracle.unsettled() > 0 || self.has_lost_requests())
             .then_some(self.stable.0 + SETTLED_AFTER)
             .filter(|at| *at > now);
         let target = self.reactors.next_at(now);
@@ -290,6 +308,7 @@ impl World {
             .chain(undo)
             .chain(self.key_changes.keys().next().map(|(at, _)| *at))
             .chain(self.workers.next_at())
+            .chain(self.next_save_at())
             .chain(self.imposters.next_deadline(now))
             .chain(settle)
             .chain(target)
@@ -362,7 +381,9 @@ impl World {
         if now > LONGEST_RUN {
             return Err(Wrong(format!("no end after {LONGEST_RUN:?}")));
         }
+        self.check_excluded()?;
         self.follow_lost_writes();
+        self.settle_requests(now);
         self.settle(now);
         Ok(())
     }
@@ -414,6 +435,9 @@ impl World {
     /// Starts the target, as after a power loss or an upgrade.
     fn start_target(&mut self) {
         self.target = Target::new(model(&self.plan, &self.away, self.keys.as_ref()));
+        if let Some(reserving) = &mut self.reserving {
+            reserving.keeper.serve(&self.target);
+        }
         let data = vec![
             ClassSpec {
                 len: 4096,

@@ -1,7 +1,8 @@
 //! Many seeds, and that a seed gives one run.
 //!
 //! * `NVMEOF_SEED=n` runs that seed alone and prints its trace;
-//! * `NVMEOF_SEEDS=count` runs that many, starting at `NVMEOF_FIRST_SEED=n`.
+//! * `NVMEOF_SEEDS=count` runs that many, starting at `NVMEOF_FIRST_SEED=n`;
+//! * `NVMEOF_RESERVATIONS=1` omits all of them without reservations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::panic::catch_unwind;
@@ -10,11 +11,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use nvmeof_world::{Report, run, run_with_trace};
+use nvmeof_world::{Report, has_reservations, run, run_with_trace};
 
 /// Seeds of an ordinary run. The rest of the thousand are those of `paths.rs`.
 const SEEDS: u64 = 850;
-/// Seeds after which hosts must have been authenticated, and imposters refused.
+/// Seeds after which hosts must have been authenticated and denied access, and imposters refused.
 const MANY: u64 = 200;
 /// Number of failures after which the run stops.
 const ENOUGH: usize = 20;
@@ -39,7 +40,9 @@ fn thousand_seeds() {
     let first = number("NVMEOF_FIRST_SEED").unwrap_or(0);
     let next = AtomicU64::new(first);
     let failures = Mutex::new(Vec::new());
-    let totals = Mutex::new([0; 5]);
+    let totals = Mutex::new([0; 7]);
+    let only_reservations = number::<u64>("NVMEOF_RESERVATIONS").is_some();
+    let ran = AtomicU64::new(0);
     let threads = thread::available_parallelism().map_or(2, usize::from);
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -49,6 +52,10 @@ fn thousand_seeds() {
                     if seed >= first + count || failures.lock().unwrap().len() >= ENOUGH {
                         return;
                     }
+                    if only_reservations && !has_reservations(seed) {
+                        continue;
+                    }
+                    ran.fetch_add(1, Ordering::Relaxed);
                     match one(seed) {
                         Ok(report) => {
                             let mut totals = totals.lock().unwrap();
@@ -58,10 +65,19 @@ fn thousand_seeds() {
                                 connections,
                                 authenticated,
                                 refused,
+                                reserved,
+                                denied,
                                 ..
                             } = report;
-                            let report =
-                                [calls, faults as u64, connections, authenticated, refused];
+                            let report = [
+                                calls,
+                                faults as u64,
+                                connections,
+                                authenticated,
+                                refused,
+                                reserved,
+                                denied,
+                            ];
                             for (total, one) in totals.iter_mut().zip(report) {
                                 *total += one;
                             }
@@ -72,10 +88,20 @@ fn thousand_seeds() {
             });
         }
     });
-    let [calls, faults, connections, authenticated, refused] = totals.into_inner().unwrap();
+    let [
+        calls,
+        faults,
+        connections,
+        authenticated,
+        refused,
+        reserved,
+        denied,
+    ] = totals.into_inner().unwrap();
+    let ran = ran.into_inner();
     println!(
-        "{count} seeds: {calls} calls, {faults} faults, {connections} connections; \
-         {authenticated} queues authenticated, {refused} wrong keys refused"
+        "{ran} seeds: {calls} calls, {faults} faults, {connections} connections; \
+         {authenticated} queues authenticated, {refused} wrong keys refused; \
+         {reserved} changes of reservations, {denied} calls denied"
     );
     let mut failures = failures.into_inner().unwrap();
     failures.sort();
@@ -85,12 +111,12 @@ fn thousand_seeds() {
     let seeds: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();
     assert!(
         seeds.is_empty(),
-        "{} of {count} seeds failed: {seeds:?}",
+        "{} of {ran} seeds failed: {seeds:?}",
         seeds.len()
     );
     assert!(
-        count < MANY || (authenticated > 0 && refused > 0),
-        "no seed authenticates"
+        ran < MANY || (authenticated > 0 && refused > 0 && denied > 0),
+        "no seed authenticates, or none has reservations"
     );
 }
 

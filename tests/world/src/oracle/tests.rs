@@ -178,3 +178,65 @@ fn write_sent_again_after_a_crash_may_take_effect() {
     oracle.end(id, Ending::Done).unwrap();
     assert!(!may_read(&mut oracle, ZEROES));
 }
+
+#[test]
+fn excluded_write_takes_no_effect_until_its_host_is_allowed() {
+    for is_lost in [false, true] {
+        let mut oracle = oracle();
+        oracle.sent_by(Some(1));
+        let late = oracle.begin_write(0, 0..1, false, false);
+        if is_lost {
+            oracle.end(late, Ending::Lost).unwrap();
+        }
+        oracle.exclude(0, 1);
+        assert!(
+            may_read(&mut oracle, late),
+            "it may have taken effect before"
+        );
+        oracle.sent_by(Some(0));
+        let new = write(&mut oracle, false);
+        assert!(!may_read(&mut oracle, late));
+        assert!(may_read(&mut oracle, new));
+        oracle.allow(0, 1);
+        assert!(may_read(&mut oracle, late));
+    }
+}
+
+#[test]
+fn read_of_another_value_shows_that_excluded_write_had_no_effect() {
+    let mut oracle = oracle();
+    oracle.sent_by(Some(1));
+    let late = oracle.begin_write(0, 0..1, false, false);
+    oracle.exclude(0, 1);
+    assert!(may_read(&mut oracle, ZEROES));
+    assert!(!may_read(&mut oracle, late));
+    oracle.end(late, Ending::Done).unwrap();
+    assert!(!may_read(&mut oracle, ZEROES) && !may_read(&mut oracle, late));
+}
+
+#[test]
+fn flush_before_the_response_of_excluded_write_proves_nothing() {
+    let mut oracle = oracle();
+    oracle.sent_by(Some(1));
+    let old = oracle.begin_write(0, 0..1, false, false);
+    oracle.exclude(0, 1);
+    let flush = oracle.begin_flush(0);
+    oracle.end(old, Ending::Done).unwrap();
+    oracle.end(flush, Ending::Done).unwrap();
+    oracle.crash();
+    assert!(may_read(&mut oracle, ZEROES));
+}
+
+#[test]
+fn write_of_released_queue_is_not_executed_when_its_host_is_allowed() {
+    let mut oracle = oracle();
+    oracle.sent_by(Some(1));
+    let late = oracle.begin_write(0, 0..1, false, false);
+    oracle.end(late, Ending::Lost).unwrap();
+    oracle.exclude(0, 1);
+    oracle.release();
+    let new = write(&mut oracle, false);
+    oracle.allow(0, 1);
+    assert!(!may_read(&mut oracle, late));
+    assert!(may_read(&mut oracle, new));
+}

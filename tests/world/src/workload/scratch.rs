@@ -33,6 +33,13 @@ pub(crate) enum Scratch {
     Flush,
 }
 
+impl Scratch {
+    /// Whether it changes the contents of the disk, or makes them stable.
+    pub(super) fn changes(self) -> bool {
+        !matches!(self, Self::Read | Self::Compare | Self::Verify)
+    }
+}
+
 /// Bytes of each half of a fused operation.
 const LONGEST_FUSED: u64 = 4096;
 

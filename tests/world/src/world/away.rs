@@ -9,6 +9,7 @@ use nvmeof_target_engine::Mail;
 use super::{Undo, World, model};
 use crate::oracle::Wrong;
 use crate::plan::Removal;
+use crate::reservations::Rights;
 use crate::workload::{Met, Presence};
 
 #[derive(Debug, Default)]
@@ -41,6 +42,7 @@ impl Away {
         Met {
             there: self.presence((Some(ns), None), since),
             reached: self.presence((Some(ns), Some(port)), since),
+            rights: Rights::ALL,
         }
     }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use nvmeof_initiator::polled::Done;
 use nvmeof_initiator::{Error, LostCause};
 use nvmeof_rdma::{CloseReason, Refused};
+use nvmeof_wire::Status;
 
 use super::{Phase, World};
 use crate::oracle::Wrong;
-use crate::workload::{self, Prepared};
+use crate::workload::{self, Kind, Prepared};
 
 impl World {
     /// Polls one host: handles results, makes calls.
@@ -50,8 +51,9 @@ impl World {
             && self.made[at] < self.hosts[at].shape.calls
             && self.in_flight(at) < self.hosts[at].shape.at_once
         {
+            let ask = self.draw_reservation(at);
             let host = &mut self.hosts[at];
-            let ask = workload::draw(&mut host.dice, &self.plan.disks);
+            let ask = ask.unwrap_or_else(|| workload::draw(&mut host.dice, &self.plan.disks));
             let shape = &self.plan.disks[ask.ns];
             let take = |len| host.buffers.take(len);
             let prepared = workload::prepare(ask, at, shape, &mut self.oracle, take, now);
@@ -89,6 +91,7 @@ impl World {
                 self.say(format_args!(
                     "host {host} queue {queue} call {id}: {kind:?} disk {ns} blocks {range:?}"
                 ));
+                self.request_sent(id, &pending);
                 self.calls.insert(id, pending);
                 Ok(true)
             }
@@ -130,7 +133,13 @@ impl World {
         self.check_loss(id, done)?;
         let block = self.plan.disks[pending.ns].block_size;
         let port = super::port_of(&self.plan, pending.host);
-        let met = self.away.met(pending.ns, port, pending.since);
+        let mut met = self.away.met(pending.ns, port, pending.since);
+        if let Kind::Reserve(_) | Kind::Report = pending.kind {
+            let checked = self.reserved(id, &pending, done, met);
+            return checked.map_err(|Wrong(what)| Wrong(format!("{what} ({pending:?})")));
+        }
+        met.rights = self.rights(id, &pending);
+        self.count_denied(done);
         self.look_for_losses(pending.ns);
         let checked = workload::check(
             id,
@@ -148,6 +157,14 @@ impl World {
 }
 
 impl World {
+    fn count_denied(&mut self, done: &Done) {
+        if let Err(Error::Command(error)) = &done.result
+            && error.status.kind() == Status::RESERVATION_CONFLICT
+        {
+            self.denied += 1;
+        }
+    }
+
     /// Without faults, no host that proves its key loses its connections, whatever imposters do.
     fn check_lost_host(&self, at: usize, why: &str) -> Result<(), Wrong> {
         let may_leave = self.keys.is_none() || self.phase != Phase::Work;

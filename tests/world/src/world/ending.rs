@@ -42,6 +42,7 @@ impl World {
                         .iter()
                         .all(|host| host.is_up() && now >= host.stalled_until)
                     && self.oracle.unsettled() == 0;
+                let rest = rest && self.clear_reservations()?;
                 if rest {
                     self.say(format_args!("all calls have completed"));
                     self.check_keys_are_current()?;
@@ -139,7 +140,7 @@ impl World {
         if host == self.hosts.len() {
             self.say(format_args!("everything is flushed; power loss"));
             self.phase = Phase::Calm;
-            self.crash_target(now);
+            self.crash_target(now)?;
             return Ok(true);
         }
         let next = match ns + 1 {

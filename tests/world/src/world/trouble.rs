@@ -69,7 +69,7 @@ impl World {
             Fault::HostStalls(host, how_long) => {
                 self.hosts[host].stalled_until = now + how_long;
             }
-            Fault::TargetCrash => self.crash_target(now),
+            Fault::TargetCrash => self.crash_target(now)?,
             Fault::TargetDrain => self.drain_target(),
             Fault::SlowDisk(slow, how_long) => {
                 let latency = Duration::ZERO..=slow;
@@ -171,17 +171,18 @@ impl World {
     fn crash_host(&mut self, host: usize, now: Duration) -> Result<(), Wrong> {
         self.hosts[host].crash(now);
         let lost = self.calls.extract_if(.., |_, call| call.host == host);
-        for id in lost.map(|(id, _)| id).collect::<Vec<_>>() {
+        for (id, call) in lost.collect::<Vec<_>>() {
             self.ended += 1;
             self.oracle.end(id, Ending::Lost)?;
+            self.request_lost(id, &call)?;
         }
         self.check_host_buffers(host)
     }
 
     /// Power loss, restored a moment later.
-    pub(super) fn crash_target(&mut self, now: Duration) {
+    pub(super) fn crash_target(&mut self, now: Duration) -> Result<(), Wrong> {
         if !self.reactors.run() {
-            return;
+            return Ok(());
         }
         self.reactors = Reactors::default();
         self.workers.crash();
@@ -189,8 +190,10 @@ impl World {
         self.say(format_args!("target crashes"));
         self.disks.crash();
         self.oracle.crash();
+        self.lose_reservations()?;
         let pause = [0, 1, 100][self.dice.below(3)];
         self.at(now + Duration::from_millis(pause), Undo::StartTarget);
+        Ok(())
     }
 
     /// Starts to drain the target.
@@ -216,7 +219,6 @@ impl World {
             self.oracle.end(flush, Ending::Done)?;
         }
         self.say(format_args!("target drained"));
-        self.crash_target(self.net.now());
-        Ok(())
+        self.crash_target(self.net.now())
     }
 }

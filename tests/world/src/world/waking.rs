@@ -21,6 +21,9 @@ impl World {
         }
         let at_once = until.is_some_and(|until| until <= now);
         let arrives = self.net.next_arrival().is_some();
+        if self.next_save_at().is_some() {
+            return Ok(());
+        }
         if at_once || arrives || self.disks.next_at().is_some() || !self.is_undisturbed(now) {
             return Ok(());
         }
