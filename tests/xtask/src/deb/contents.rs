@@ -104,6 +104,7 @@ const DOCUMENTS: &Places<'_> = &[
         "docs/design/fairness-and-quotas.md",
         "design/fairness-and-quotas.md",
     ),
+    ("docs/design/reservations.md", "design/reservations.md"),
     ("docs/glossary.md", "glossary.md"),
     ("docs/security.md", "security.md"),
     ("docs/troubleshooting.md", "troubleshooting.md"),
