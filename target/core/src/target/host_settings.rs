@@ -1,4 +1,4 @@
-//! Saving and restoring the write protection that hosts set.
+//! Saving and restoring the write protection and reservations that hosts set.
 
 use std::io;
 use std::sync::Arc;
@@ -49,7 +49,9 @@ impl Target {
             }
         };
         drop(served);
-        save_queue.enqueue(subsystem).and(pending)
+        let pending = pending?;
+        save_queue.enqueue(subsystem)?;
+        Some(pending)
     }
 
     /// Gives a namespace without registrants these reservations. They are in force when that has
@@ -167,7 +169,7 @@ impl SettingsSave {
 impl Drop for SettingsSave {
     fn drop(&mut self) {
         self.ended(Err(io::Error::other(
-            "the thread that saves write protection has ended",
+            "the thread that saves what hosts set has ended",
         )));
     }
 }
