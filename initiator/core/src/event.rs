@@ -20,6 +20,9 @@ pub enum ControllerEvent {
     /// Another controller lost communication with this host. Reading its log page enables the
     /// next such event.
     LostHostCommunication,
+    /// Another host or an administrator changed reservations of this host. Reading the Reservation
+    /// Notification log page returns what happened, and enables the next such event.
+    ReservationNotification,
     /// The discovery log page changed. Reading it enables the next such event.
     DiscoveryChanged,
     /// An error. Reading the error log page enables the next such event.
@@ -41,6 +44,7 @@ impl From<AsyncEvent> for ControllerEvent {
             AsyncEvent::ANA_CHANGED => Self::AnaChanged,
             AsyncEvent::CROSS_CONTROLLER_RESET => Self::CrossControllerReset,
             AsyncEvent::LOST_HOST_COMMUNICATION => Self::LostHostCommunication,
+            AsyncEvent::RESERVATION => Self::ReservationNotification,
             AsyncEvent::DISCOVERY_CHANGED => Self::DiscoveryChanged,
             event if event.kind == EventType::ERROR => Self::Error(event),
             event if event.kind == EventType::SMART => Self::Smart(event),

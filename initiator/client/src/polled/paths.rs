@@ -29,6 +29,8 @@
 //!   [`Error::UnknownOutcome`](crate::Error::UnknownOutcome) if it may have been executed.
 //! * Calls on the queues of one path complete in any order, as on an
 //!   [`IoQueue`](super::IoQueue). No order is kept between calls.
+//! * [`MultipathAdmin::reauthenticate`] changes the keys of all paths while calls go on. Both
+//!   halves are to be polled until [`MultipathAdmin::take_reauthentication`] has the result.
 //! * Time is an argument, the same clock for both halves. Neither half blocks, except in the
 //!   [`Providers`] of the caller.
 //!
@@ -38,6 +40,7 @@ mod control;
 mod controller;
 mod fencing;
 mod io;
+mod keys;
 mod retries;
 mod shared;
 

@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+mod keys;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 

@@ -4,12 +4,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::multipath::{PathAccess, PathState, Reconnect, ReconnectStep};
 use nvmeof_initiator_core::{ControllerInfo, SetupError};
 use nvmeof_rdma::Address;
 
 use super::controller::{Context, Controller, Head};
 use super::fencing::{Fenced, Fences};
+use super::keys::KeyChange;
 use super::shared::{Incarnation, Report, Shared};
 use super::{MultipathConfig, PathChange, PathConfig, PathEvent, Providers};
 use crate::error::{Error, SetupFault, UsageError};
@@ -32,6 +34,10 @@ pub struct MultipathAdmin<P> {
     incarnations: u64,
     events: Vec<PathEvent>,
     fenced: Vec<Incarnation>,
+    /// The change of keys in progress.
+    key_change: Option<KeyChange>,
+    /// The result of the last one.
+    key_outcome: Option<Result<(), Error>>,
     /// Whether the I/O half has to see a change.
     is_changed: bool,
     is_ended: bool,
@@ -73,6 +79,8 @@ impl<P: Providers> MultipathAdmin<P> {
             incarnations: 0,
             events: Vec::new(),
             fenced: Vec::new(),
+            key_change: None,
+            key_outcome: None,
             is_changed: false,
             is_ended: false,
         }
@@ -85,6 +93,7 @@ impl<P: Providers> MultipathAdmin<P> {
         for at in 0..self.paths.len() {
             progress |= self.poll_path(at, now);
         }
+        progress |= self.end_key_change();
         self.poll_fences(now);
         let mut done = Vec::new();
         for queue in &mut self.closing {
@@ -157,10 +166,39 @@ impl<P: Providers> MultipathAdmin<P> {
         self.closing.iter_mut().for_each(AdminQueue::rest);
     }
 
+    /// Authenticates the queues of all connected paths again, with `keys`, which paths that are
+    /// lost use when they are connected again. A path that is being connected meanwhile is
+    /// authenticated with them as well. Calls go on meanwhile. Poll both halves until
+    /// [`take_reauthentication`](Self::take_reauthentication) has the result. A request that has
+    /// not ended is replaced. While the targets have both the former key and the new one, no path
+    /// is lost by this.
+    ///
+    /// It fails with the first error of a path, which may be its loss meanwhile. A path whose
+    /// controller refuses the keys stays connected; some of its queues may use the new keys then,
+    /// and it is connected again with the former ones. Paths that are lost keep the former keys as
+    /// well. Keep both keys on the targets, and repeat the call.
+    pub fn reauthenticate(&mut self, keys: Arc<HostKeys>) {
+        let controllers = self.paths.iter_mut().filter_map(PathSlot::live_mut);
+        controllers.for_each(|live| live.authenticate(Arc::clone(&keys)));
+        self.key_outcome = None;
+        self.key_change = Some(KeyChange {
+            keys,
+            result: Ok(()),
+        });
+    }
+
+    /// The result of the last [`reauthenticate`](Self::reauthenticate), once, when it has ended.
+    pub fn take_reauthentication(&mut self) -> Option<Result<(), Error>> {
+        self.key_outcome.take()
+    }
+
     /// Shuts all controllers down, within `timeout`, and connects no path again. Close the I/O half
     /// before.
     pub fn shutdown(&mut self, now: Duration, timeout: Duration) {
         self.is_ended = true;
+        if let Some(change) = &mut self.key_change {
+            change.failed(UsageError::Other("the paths are shut down".to_owned()).into());
+        }
         for path in &mut self.paths {
             if let Some(controller) = path.controller.take() {
                 self.closing.push(controller.shut_down(now, timeout));
@@ -179,20 +217,24 @@ impl<P: Providers> MultipathAdmin<P> {
     fn take_reports(&mut self, now: Duration) {
         let reports = std::mem::take(&mut self.shared.lock().reports);
         for report in reports {
-            let (Report::Lost(of, _) | Report::Refused(of)) = &report;
-            let of = Some(*of);
+            let of = Some(report.of());
             let is_its = |path: &PathSlot| path.controller.as_ref().map(|it| it.incarnation) == of;
             let Some(at) = self.paths.iter().position(is_its) else {
                 continue;
             };
+            if let Report::Lost(_, error) = report {
+                self.lose(at, error, now);
+                continue;
+            }
+            let path = self.paths.get_mut(at);
+            let Some(controller) = path.and_then(|path| path.controller.as_mut()) else {
+                continue;
+            };
             match report {
-                Report::Lost(_, error) => self.lose(at, error, now),
-                Report::Refused(_) => {
-                    let path = self.paths.get_mut(at);
-                    if let Some(it) = path.and_then(|path| path.controller.as_mut()) {
-                        it.refuses();
-                    }
+                Report::Authenticated(_, number, result) => {
+                    controller.authentication.on_answer(number, result);
                 }
+                Report::Refused(_) | Report::Lost(..) => controller.refuses(),
             }
         }
     }
@@ -240,8 +282,10 @@ impl<P: Providers> MultipathAdmin<P> {
                 if is_connected {
                     path.reconnect.connected(now);
                     path.last_error = None;
+                    self.follow_keys(at);
                     self.happened(at, PathChange::Connected, now);
                 }
+                self.on_authenticated(at);
                 progress
             }
             Err(error) => {
@@ -249,6 +293,61 @@ impl<P: Providers> MultipathAdmin<P> {
                 true
             }
         }
+    }
+
+    /// Path `at` is connected: authenticates it again if the keys were changed meanwhile.
+    fn follow_keys(&mut self, at: usize) {
+        let Some(path) = self.paths.get_mut(at) else {
+            return;
+        };
+        let changed = self.key_change.as_ref().map(|change| &change.keys);
+        let wanted = changed.or(path.config.admin.setup.names.keys.as_ref());
+        if let Some(keys) = wanted.cloned()
+            && let Some(live) = path.live_mut()
+            && !live.authentication.is_with(&keys)
+        {
+            live.authenticate(keys);
+        }
+    }
+
+    /// The queues of path `at` may have been authenticated again.
+    fn on_authenticated(&mut self, at: usize) {
+        let Some(path) = self.paths.get_mut(at) else {
+            return;
+        };
+        let controller = path.controller.as_mut();
+        let Some((keys, result)) = controller.and_then(|it| it.authentication.take_result()) else {
+            return;
+        };
+        let is_requested = |change: &&mut KeyChange| Arc::ptr_eq(&change.keys, &keys);
+        match (result, self.key_change.as_mut().filter(is_requested)) {
+            (Ok(()), _) => path.config.admin.setup.names.keys = Some(keys),
+            (Err(error), Some(change)) => change.failed(error),
+            (Err(error), None) => {
+                tracing::warn!(
+                    addr = %path.config.addr,
+                    error = error.cause(),
+                    "path connected with former keys not authenticated with the new ones"
+                );
+            }
+        }
+    }
+
+    /// Ends the change of keys when no path is being authenticated any more: all others are
+    /// connected with the new keys from now on.
+    fn end_key_change(&mut self) -> bool {
+        let mut live = self.paths.iter().filter_map(PathSlot::live);
+        let is_running = live.any(|it| it.authentication.is_running());
+        let Some(change) = self.key_change.take_if(|_| !is_running) else {
+            return false;
+        };
+        if change.result.is_ok() {
+            for path in &mut self.paths {
+                path.config.admin.setup.names.keys = Some(Arc::clone(&change.keys));
+            }
+        }
+        self.key_outcome = Some(change.result);
+        true
     }
 
     /// The controllers of all paths but the one at `at`.
@@ -307,6 +406,11 @@ impl<P: Providers> MultipathAdmin<P> {
         if !controller.is_live() {
             self.closing.push(controller.end(error.clone()));
             return self.failed(at, error, now);
+        }
+        if controller.authentication.is_running()
+            && let Some(change) = &mut self.key_change
+        {
+            change.failed(error.clone());
         }
         let addr = path.config.addr;
         tracing::warn!(%addr, error = error.cause(), "path lost; reconnecting");
@@ -372,10 +476,14 @@ impl<P: Providers> MultipathAdmin<P> {
     fn publish(&mut self) {
         {
             let mut state = self.shared.lock();
+            let mut requests = Vec::new();
             for (path, view) in self.paths.iter_mut().zip(&mut state.paths) {
                 let queues = path.controller.as_mut().and_then(Controller::take_queues);
                 if queues.is_some() {
                     view.incoming = queues;
+                }
+                if let Some(request) = path.live_mut().and_then(Controller::take_key_request) {
+                    requests.push(request);
                 }
                 let live = path.live();
                 view.live = live.map(|it| it.incarnation);
@@ -391,6 +499,9 @@ impl<P: Providers> MultipathAdmin<P> {
                     false => path.reconnect.state(),
                 };
             }
+            requests
+                .into_iter()
+                .for_each(|it| state.push_key_request(it));
             state.fenced.append(&mut self.fenced);
             for event in self.events.drain(..) {
                 state.push_event(event);
@@ -403,6 +514,10 @@ impl<P: Providers> MultipathAdmin<P> {
 impl PathSlot {
     fn live(&self) -> Option<&Controller> {
         self.controller.as_ref().filter(|it| it.is_live())
+    }
+
+    fn live_mut(&mut self) -> Option<&mut Controller> {
+        self.controller.as_mut().filter(|it| it.is_live())
     }
 
     fn is_set_up(&self) -> bool {

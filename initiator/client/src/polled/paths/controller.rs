@@ -10,8 +10,10 @@
 //! While it is live, the checks are made again when an event says that something may have changed.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use nvmeof_initiator_core::dhchap::HostKeys;
 use nvmeof_initiator_core::multipath::{
     AnaGroups, AnaLimits, AnaReader, PathAccess, RetryPolicy, SharedNamespace, check_subsystem,
     check_unique,
@@ -28,6 +30,7 @@ use nvmeof_wire::identify::{DescriptorList, IdentifyNamespace, NamespaceList};
 use nvmeof_wire::log::ana::AnaState;
 use zerocopy::FromBytes;
 
+use super::keys::{Authentication, KeyRequest};
 use super::shared::{Incarnation, Incoming};
 use super::{PathConfig, Providers};
 use crate::error::{Error, MachineError, UsageError};
@@ -101,8 +104,9 @@ pub(super) struct Controller {
     /// Queues that are not handed over.
     queues: Vec<IoQueue>,
     regions: usize,
-    /// Access or its reason may have changed.
+    /// The I/O half has to see a change: of the access, its reason, or keys.
     is_changed: bool,
+    pub(super) authentication: Authentication,
     pub(super) news: Vec<FenceNews>,
     done: Vec<Done>,
 }
@@ -168,6 +172,7 @@ impl Controller {
             queues: Vec::new(),
             regions: 0,
             is_changed: false,
+            authentication: Authentication::new(config.admin.setup.names.keys.clone()),
             news: Vec::new(),
             done: Vec::new(),
         })
@@ -187,7 +192,7 @@ impl Controller {
         self.stage == Stage::Live
     }
 
-    /// Whether the access to the namespace may have changed since the last call.
+    /// Whether the I/O half has to see a change since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.is_changed)
     }
@@ -220,6 +225,19 @@ impl Controller {
         self.refusals += 1;
         self.is_outdated = true;
         self.is_changed = true;
+    }
+
+    /// Authenticates the queues of a live controller again, with `keys`.
+    pub(super) fn authenticate(&mut self, keys: Arc<HostKeys>) {
+        self.authentication.begin(Arc::clone(&keys));
+        if let Err(error) = self.queue.reauthenticate(Some(keys)) {
+            self.authentication.on_admin(Err(error));
+        }
+    }
+
+    /// A request to authenticate its I/O queues, once.
+    pub(super) fn take_key_request(&mut self) -> Option<KeyRequest> {
+        self.authentication.take_request(self.incarnation)
     }
 
     /// The connected queues, once.
@@ -277,6 +295,10 @@ impl Controller {
         self.done = done;
         if let Some(error) = self.queue.error() {
             return Err(error.clone());
+        }
+        if let Some(result) = self.queue.take_reauthentication() {
+            self.authentication.on_admin(result);
+            self.is_changed = true;
         }
         self.on_events(context.nsid);
         progress |= self.advance(now, context)?;

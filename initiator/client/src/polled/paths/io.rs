@@ -11,10 +11,11 @@ use nvmeof_initiator_core::multipath::{
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Address, ExposeError, PostError, Refused};
 
+use super::keys::{KeyRequest, Pending};
 use super::retries::{Calls, Origin, Tries, Verdict, Waiting, is_unusual};
 use super::shared::{Incarnation, Incoming, PathView, Report, Shared, State};
 use super::{PathEvent, PathStatus};
-use crate::error::{Error, MachineError};
+use crate::error::{Error, MachineError, UsageError};
 use crate::polled::call::{Call, Done, SubmitError};
 use crate::polled::io::IoQueue;
 
@@ -40,6 +41,8 @@ pub struct MultipathIo {
     /// Lost controllers whose queues are not closed yet.
     closing: Vec<Member>,
     calls: Calls,
+    /// Queues that are being authenticated again.
+    authenticating: Vec<Pending>,
     events: VecDeque<PathEvent>,
     is_ended: bool,
 }
@@ -94,6 +97,7 @@ impl MultipathIo {
             settled_at: None,
             closing: Vec::new(),
             calls: Calls::default(),
+            authenticating: Vec::new(),
             events: VecDeque::new(),
             is_ended: false,
         }
@@ -187,6 +191,9 @@ impl MultipathIo {
         if !self.closing.is_empty() || !self.calls.is_empty() {
             progress |= self.recover(now, done);
         }
+        if !self.authenticating.is_empty() {
+            progress |= self.poll_authentications();
+        }
         progress
     }
 
@@ -219,6 +226,9 @@ impl MultipathIo {
             member.queues.iter_mut().for_each(IoQueue::close);
         }
         self.closing.append(&mut self.members);
+        for pending in self.authenticating.drain(..) {
+            self.shared.report(pending.end(Err(closed())));
+        }
         self.described.clear();
         self.rotation = None;
     }
@@ -481,6 +491,38 @@ impl MultipathIo {
         self.calls.waiting.len() != before
     }
 
+    /// Begins to authenticate the queues of a controller. Those of a lost one have been reported.
+    fn authenticate(&mut self, request: &KeyRequest) {
+        self.authenticating.retain(|one| one.of != request.of);
+        let members = &mut self.members;
+        if let Some(member) = members.iter_mut().find(|it| it.incarnation == request.of) {
+            let pending = Pending::begin(request, &mut member.queues);
+            self.authenticating.push(pending);
+        } else if self.is_ended {
+            let pending = Pending::begin(request, &mut []);
+            self.shared.report(pending.end(Err(closed())));
+        }
+    }
+
+    /// Answers requests whose queues have all ended them. Returns whether there was one.
+    #[cold]
+    fn poll_authentications(&mut self) -> bool {
+        let before = self.authenticating.len();
+        let (members, shared) = (&mut self.members, &self.shared);
+        self.authenticating.retain_mut(|one| {
+            let member = members.iter_mut().find(|it| it.incarnation == one.of);
+            // The loss of a controller ends its request.
+            let Some(member) = member else {
+                return false;
+            };
+            let answer = one.poll(&mut member.queues);
+            let is_ended = answer.is_some();
+            answer.into_iter().for_each(|answer| shared.report(answer));
+            !is_ended
+        });
+        self.authenticating.len() != before
+    }
+
     /// Takes over what the admin half changed.
     #[cold]
     fn sync(&mut self, now: Duration) {
@@ -490,6 +532,7 @@ impl MultipathIo {
         let State {
             paths,
             fenced,
+            key_requests,
             events,
             regions,
             ..
@@ -512,7 +555,9 @@ impl MultipathIo {
         self.events.append(events);
         let excess = self.events.len().saturating_sub(MAX_EVENTS);
         self.events.drain(..excess);
+        let requests = std::mem::take(key_requests);
         drop(state);
+        requests.iter().for_each(|one| self.authenticate(one));
         self.describe(now);
         lost.into_iter().for_each(|report| shared.report(report));
     }
@@ -623,6 +668,10 @@ impl Latency {
         });
         self.measured_at = now;
     }
+}
+
+fn closed() -> Error {
+    UsageError::Other("the I/O queues are closed".to_owned()).into()
 }
 
 fn len(bytes: Option<&[u8]>) -> u64 {

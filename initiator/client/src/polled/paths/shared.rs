@@ -11,6 +11,7 @@ use nvmeof_memory::Region;
 use nvmeof_rdma::Address;
 use nvmeof_wire::Nqn;
 
+use super::keys::KeyRequest;
 use super::{PathEvent, PathStatus};
 use crate::error::{Error, NoPath};
 use crate::polled::io::IoQueue;
@@ -52,6 +53,8 @@ pub(super) struct State {
     /// Controllers that are fenced; the I/O half takes them. Only controllers that it took are
     /// fenced, so their number is limited.
     pub(super) fenced: Vec<Incarnation>,
+    /// The last request of each controller, until the I/O half takes it.
+    pub(super) key_requests: Vec<KeyRequest>,
     /// The I/O half takes them.
     pub(super) events: VecDeque<PathEvent>,
     /// The admin half takes them.
@@ -99,6 +102,16 @@ pub(super) enum Report {
     Lost(Incarnation, Error),
     /// The controller refused a command because of its ANA state.
     Refused(Incarnation),
+    /// The answer to the [`KeyRequest`] of that number.
+    Authenticated(Incarnation, u64, Result<(), Error>),
+}
+
+impl Report {
+    /// The controller that it is about.
+    pub(super) fn of(&self) -> Incarnation {
+        let (Self::Lost(of, _) | Self::Refused(of) | Self::Authenticated(of, ..)) = self;
+        *of
+    }
 }
 
 /// Events that are kept for a caller that does not take them; older ones are dropped.
@@ -123,6 +136,7 @@ impl Shared {
             state: Mutex::new(State {
                 paths: addrs.map(path).collect(),
                 fenced: Vec::new(),
+                key_requests: Vec::new(),
                 events: VecDeque::new(),
                 reports: Vec::new(),
                 regions: Vec::new(),
@@ -173,6 +187,12 @@ impl Shared {
 }
 
 impl State {
+    /// Adds a request, instead of an earlier one of its controller.
+    pub(super) fn push_key_request(&mut self, request: KeyRequest) {
+        self.key_requests.retain(|one| one.of != request.of);
+        self.key_requests.push(request);
+    }
+
     /// Adds an event, instead of the oldest one if there are too many.
     pub(super) fn push_event(&mut self, event: PathEvent) {
         if self.events.len() >= MAX_EVENTS {
