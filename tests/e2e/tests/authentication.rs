@@ -103,9 +103,15 @@ fn assert_no_key(text: &str) {
 
 #[test]
 fn both_sides_prove_their_keys_or_are_refused() {
-    let scene = Scene::new("");
+    let mut scene = Scene::new("");
     scene.with("id-ctrl", "host", "").ok();
     scene.with("id-ctrl", "host", "controller").ok();
+    let without_key = scene.with("id-ctrl", "", "");
+    without_key.fails(1, &["this host has no key"]);
+    let line = scene
+        .target
+        .wait_for_log("closed by the peer before it authenticated");
+    assert!(line.contains(HOST), "{line}");
     for (host, controller, words) in [
         ("", "", "this host has no key"),
         ("wrong", "", "authentication failed"),

@@ -393,7 +393,16 @@ impl QueuePair {
             self.core.note_activity(now);
         }
         if !self.core.is_connected() {
-            self.log_unconnected(format_args!("{reason}"), now, log);
+            match reason {
+                CloseReason::Peer if self.core.claimed().is_some() => {
+                    self.log_unconnected(
+                        format_args!("{reason} before it authenticated"),
+                        now,
+                        log,
+                    );
+                }
+                _ => self.log_unconnected(format_args!("{reason}"), now, log),
+            }
             return self.core.close();
         }
         match reason {
