@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::background::TO_REPEAT;
 
@@ -18,6 +18,8 @@ const SIGINT: u8 = 2;
 
 /// How long output may still arrive after a command has ended.
 const QUIET: Duration = Duration::from_secs(1);
+/// How long a command may print nothing: longer than any test and than the counts of instructions.
+const SILENCE: Duration = Duration::from_mins(25);
 
 /// What every command of this program returns.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -154,7 +156,8 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
 }
 
 /// Runs a command without input; returns what it printed, both kinds in order, and how it
-/// ended.
+/// ended. One that prints nothing for [`SILENCE`] is killed: a test that never ends would
+/// otherwise hide which one it is.
 pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStatus)> {
     let whole = line(&command);
     let broken = |error: std::io::Error| Failure::Failed(format!("`{whole}`: {error}"));
@@ -176,9 +179,11 @@ pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStat
             .count()
     });
     let mut text = String::new();
+    let mut printed_at = Instant::now();
     loop {
         match printed.recv_timeout(QUIET) {
             Ok(line) => {
+                printed_at = Instant::now();
                 text.push_str(&String::from_utf8_lossy(&line));
                 text.push('\n');
             }
@@ -189,6 +194,12 @@ pub(crate) fn text_and_status(mut command: Command) -> Outcome<(String, ExitStat
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(status) = child.try_wait().map_err(broken)? {
                     return Ok((text, status));
+                }
+                if printed_at.elapsed() >= SILENCE {
+                    child.kill().map_err(broken)?;
+                    let seconds = SILENCE.as_secs();
+                    text.push_str(&format!("killed: it printed nothing for {seconds} s\n"));
+                    return Ok((text, child.wait().map_err(broken)?));
                 }
             }
         }
