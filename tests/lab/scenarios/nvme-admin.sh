@@ -58,7 +58,7 @@ expect_fields "id-ctrl" "{
     cmic: 11, mdts: 8, cntlid: $(cat "/sys/class/nvme/$CTRL/cntlid"), ver: 131072,
     oaes: 3148032, ctratt: 65, cntrltype: 1, oacs: 0, acl: 3, aerl: 3, frmw: 3, lpa: 7,
     elpe: 63, npss: 0, avscc: 0, wctemp: 343, cctemp: 358, kas: 10, sqes: 102, cqes: 68, maxcmd: 256, nn: 1024,
-    oncs: 477, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
+    oncs: 509, fuses: 1, fna: 0, vwc: 7, awun: 0, awupf: 0, nwpc: 3, sgls: 1048581,
     mnan: 1024, anatt: 10, anacap: 31, anagrpmax: 129, nanagrpid: 129,
     subnqn: \"$NQN\", ioccsz: 260, iorcsz: 1, icdoff: 0, fcatt: 0,
     msdbd: 16, ofcs: 1

@@ -94,11 +94,11 @@ expect_fields "id-iocs (1Ch)" '{"I/O Command Set Combination[0]": 1}' \
 
 # --- features
 
-# Supported, of the controller: bits 0 and 21; 7 changes its capabilities, 5 and 84h are
+# Supported, of the controller: bits 0 and 21; 7 changes its capabilities, 5 and 82h to 84h are
 # of a namespace, and 84h changes that.
-declare -A effects=([5]=1048577 [7]=2097169 [132]=1048581)
+declare -A effects=([5]=1048577 [7]=2097169 [130]=1048577 [131]=1048577 [132]=1048581)
 wanted=
-for fid in 1 2 4 5 6 7 10 11 14 15 22 25 129 132; do
+for fid in 1 2 4 5 6 7 10 11 14 15 22 25 129 130 131 132; do
     wanted+="fid_$fid=${effects[$fid]:-2097153} "
 done
 expect_eq "effects of features (12h)" "${wanted% }" \
