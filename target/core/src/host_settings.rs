@@ -1,6 +1,7 @@
 //! What hosts set of the namespaces of a subsystem, and what is kept across restarts: write
 //! protection and reservations.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use crate::persist::PendingSave;
@@ -14,13 +15,23 @@ pub(crate) struct HostSettings {
     pub(crate) reservations: ReservationTable,
 }
 
-/// The settings of one subsystem that are to be saved.
+/// The settings of namespaces, as they are saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedSettings {
     /// Namespaces in the state Write Protect.
     pub protected: Vec<SavedProtection>,
     /// Namespaces with registrants.
     pub reservations: Vec<SavedReservations>,
+}
+
+/// The result of [`HostSettings::forget`].
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Forgotten {
+    /// NSIDs with write protection.
+    pub(crate) protections: BTreeSet<u32>,
+    /// NSIDs with reservations, and what to wait for.
+    pub(crate) reservations: BTreeMap<u32, PendingSave>,
 }
 
 /// The result of [`HostSettings::kept`].
@@ -48,13 +59,12 @@ impl HostSettings {
         }
     }
 
-    /// Forgets those of namespace `nsid`, or all, with the next save. Returns whether there are
-    /// any write protection, and what to wait for if there are any reservations.
-    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> (bool, Option<PendingSave>) {
-        (
-            self.protections.forget(nsid),
-            self.reservations.forget(nsid),
-        )
+    /// Forgets those of namespace `nsid`, or of all, with the next save of each.
+    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> Forgotten {
+        Forgotten {
+            protections: self.protections.forget(nsid),
+            reservations: self.reservations.forget(nsid),
+        }
     }
 
     /// Restores what was saved, after a loss of power.
@@ -67,18 +77,19 @@ impl HostSettings {
         }
     }
 
-    /// What is to be saved now. Call [`kept`](Self::kept) afterwards.
-    pub(crate) fn begin_write(&mut self) -> SavedSettings {
+    /// What is to be saved now of the namespaces with that NSID. Call [`kept`](Self::kept)
+    /// afterwards.
+    pub(crate) fn begin_write(&mut self, nsid: u32) -> SavedSettings {
         SavedSettings {
-            protected: self.protections.begin_write(),
-            reservations: self.reservations.begin_write(),
+            protected: self.protections.begin_write(nsid),
+            reservations: self.reservations.begin_write(nsid),
         }
     }
 
-    /// The save completed or failed.
-    pub(crate) fn kept(&mut self, result: &io::Result<()>) -> Kept {
+    /// The save of the namespaces with that NSID completed or failed.
+    pub(crate) fn kept(&mut self, nsid: u32, result: &io::Result<()>) -> Kept {
         let in_progress = self.reservations.is_saving();
-        let ended = self.reservations.kept(result);
+        let ended = self.reservations.kept(nsid, result);
         Kept {
             protections: self.protections.kept(result.is_ok()),
             reservations: in_progress && result.is_ok(),

@@ -11,12 +11,14 @@ use nvmeof_wire::features::WriteProtection;
 
 use crate::Namespace;
 use crate::health::Health;
-use crate::host_settings::{HostSettings, Kept, SavedSettings};
+use crate::host_settings::{Forgotten, HostSettings, Kept, SavedSettings};
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::persist::PendingSave;
 use crate::protection::{ProtectionRequest, Refused, Settled, Step};
-use crate::reservations::{CannotImport, Granted, ReservationNotice, ReservationState};
-use crate::save_queue::{SaveQueue, SaveQueueGuard};
+use crate::reservations::{
+    CannotImport, Granted, ReservationNotice, ReservationState, ReservationTable,
+};
+use crate::save_queue::{Place, SaveQueue, SaveQueueGuard};
 
 /// A subsystem across all models that have its NQN. Its controllers hold this, so
 /// that they survive a change of the subsystem.
@@ -63,21 +65,43 @@ pub(crate) enum ProtectionStep {
     Refused,
 }
 
+/// Why nothing can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotChanged {
+    /// There is no such namespace any more.
+    Gone,
+    /// Nothing can be saved.
+    NoKeeper,
+}
+
+impl From<NotChanged> for NotReserved {
+    fn from(why: NotChanged) -> Self {
+        Self::Now(why)
+    }
+}
+
+impl From<NotChanged> for CannotImport {
+    fn from(why: NotChanged) -> Self {
+        match why {
+            NotChanged::Gone => Self::NoNamespace,
+            NotChanged::NoKeeper => Self::NoKeeper,
+        }
+    }
+}
+
 /// Why reservations were not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotReserved {
-    /// There is no such namespace any more, or nothing can be saved.
-    Gone,
+    /// It cannot be changed now.
+    Now(NotChanged),
     /// The specification refuses it.
     Refused(reservations::Refused),
 }
 
 impl ProtectionStep {
-    /// Queues the states of `subsystem` to be saved, if there is a keeper.
-    fn enqueue(save_queue: &mut SaveQueueGuard<'_>, subsystem: &Nqn) -> Self {
-        save_queue
-            .enqueue(subsystem)
-            .map_or(Self::Refused, Self::Keep)
+    /// Queues the state of a namespace to be saved, if there is a keeper.
+    fn enqueue(save_queue: &mut SaveQueueGuard<'_>, place: Place) -> Self {
+        save_queue.enqueue(place).map_or(Self::Refused, Self::Keep)
     }
 }
 
@@ -174,7 +198,7 @@ impl Live {
         let next = match step {
             Step::Done => ProtectionStep::Granted,
             Step::Settle(asked) => ProtectionStep::Settle(asked),
-            Step::Keep => ProtectionStep::enqueue(&mut save_queue, &self.nqn),
+            Step::Keep => ProtectionStep::enqueue(&mut save_queue, (self.nqn, nsid)),
         };
         let before = changed.then(|| self.renew(&mut state));
         Ok(Protecting { before, next })
@@ -196,7 +220,7 @@ impl Live {
         }
         let Settled { changed, keep } = state.set.protections.settle(nsid, asked, stable);
         let next = match stable {
-            true if keep => ProtectionStep::enqueue(&mut save_queue, &self.nqn),
+            true if keep => ProtectionStep::enqueue(&mut save_queue, (self.nqn, nsid)),
             true => ProtectionStep::Granted,
             false => ProtectionStep::Refused,
         };
@@ -215,20 +239,35 @@ impl Live {
         host: (HostId, Nqn),
         change: impl FnOnce(&Reservations) -> Result<Change, reservations::Refused>,
     ) -> Result<Granted, NotReserved> {
+        self.change_reservations(save_queue, nsid, |table, namespace| {
+            let granted = table.change(namespace, host, change);
+            granted.map_err(NotReserved::Refused)
+        })
+    }
+
+    /// Changes the reservations of a namespace with its next save.
+    fn change_reservations<E: From<NotChanged>>(
+        &self,
+        save_queue: &SaveQueue,
+        nsid: u32,
+        change: impl FnOnce(&mut ReservationTable, &Namespace) -> Result<Granted, E>,
+    ) -> Result<Granted, E> {
         let mut save_queue = save_queue.lock();
         let mut state = self.lock();
-        if state.retired || !save_queue.has_keeper() {
-            return Err(NotReserved::Gone);
-        }
         let State {
-            configured, set, ..
+            configured,
+            set,
+            retired,
+            ..
         } = &mut *state;
         let namespace = configured.subsystem.namespace(nsid);
-        let namespace = namespace.ok_or(NotReserved::Gone)?;
-        let granted = set.reservations.change(namespace, host, change);
-        let granted = granted.map_err(NotReserved::Refused)?;
-        if !granted.pending.is_complete() {
-            save_queue.enqueue(&self.nqn);
+        let namespace = namespace.filter(|_| !*retired).ok_or(NotChanged::Gone)?;
+        if !save_queue.has_keeper() {
+            return Err(NotChanged::NoKeeper.into());
+        }
+        let granted = change(&mut set.reservations, namespace)?;
+        if !granted.pending.is_none() {
+            save_queue.enqueue((self.nqn, nsid));
         }
         Ok(granted)
     }
@@ -238,41 +277,21 @@ impl Live {
         self.lock().set.reservations.persists(namespace)
     }
 
-    /// Sets with the next save whether those of these namespaces persist through power loss.
-    /// `None` if there are no such namespaces.
+    /// Sets with the next save whether reservations of a namespace persist through power loss.
     ///
     /// # Errors
-    /// [`NotReserved`].
+    /// [`NotReserved`]; nothing changes.
     pub(crate) fn set_persistence(
         &self,
         save_queue: &SaveQueue,
-        nsids: &[u32],
+        nsid: u32,
         persists: bool,
-    ) -> Result<Option<PendingSave>, NotReserved> {
-        let mut save_queue = save_queue.lock();
-        let mut state = self.lock();
-        if state.retired || !save_queue.has_keeper() {
-            return Err(NotReserved::Gone);
-        }
-        let State {
-            configured, set, ..
-        } = &mut *state;
-        let mut pending = None;
-        for namespace in nsids
-            .iter()
-            .filter_map(|nsid| configured.subsystem.namespace(*nsid))
-        {
-            let granted = set.reservations.set_persistence(namespace, persists);
-            let its = granted.map_err(NotReserved::Refused)?.pending;
-            // All that are not saved yet are in the same save.
-            if pending.is_none() || !its.is_complete() {
-                pending = Some(its);
-            }
-        }
-        if pending.as_ref().is_some_and(|it| !it.is_complete()) {
-            save_queue.enqueue(&self.nqn);
-        }
-        Ok(pending)
+    ) -> Result<PendingSave, NotReserved> {
+        let granted = self.change_reservations(save_queue, nsid, |table, namespace| {
+            let granted = table.set_persistence(namespace, persists);
+            granted.map_err(NotReserved::Refused)
+        });
+        Ok(granted?.pending)
     }
 
     /// Removes the reservations of namespace `nsid`. `None` if it has no registrants.
@@ -290,40 +309,28 @@ impl Live {
         nsid: u32,
         imported: ReservationState,
     ) -> Result<PendingSave, CannotImport> {
-        let mut save_queue = save_queue.lock();
-        let mut state = self.lock();
-        let State {
-            configured,
-            set,
-            retired,
-            ..
-        } = &mut *state;
-        let namespace = configured.subsystem.namespace(nsid);
-        let namespace = namespace.filter(|_| !*retired);
-        let namespace = namespace.ok_or(CannotImport::NoNamespace)?;
-        if !save_queue.has_keeper() {
-            return Err(CannotImport::NoKeeper);
-        }
-        let pending = set.reservations.import(namespace, imported);
-        let pending = pending.ok_or(CannotImport::Registered)?;
-        save_queue.enqueue(&self.nqn);
-        Ok(pending)
+        let granted = self.change_reservations(save_queue, nsid, |table, namespace| {
+            let granted = table.import(namespace, imported);
+            granted.ok_or(CannotImport::Registered)
+        });
+        Ok(granted?.pending)
     }
 
     /// As [`HostSettings::forget`].
-    pub(crate) fn forget(&self, nsid: Option<u32>) -> (bool, Option<PendingSave>) {
+    pub(crate) fn forget(&self, nsid: Option<u32>) -> Forgotten {
         self.lock().set.forget(nsid)
     }
 
     /// As [`HostSettings::begin_write`].
-    pub(crate) fn begin_write(&self) -> SavedSettings {
-        self.lock().set.begin_write()
+    pub(crate) fn begin_write(&self, nsid: u32) -> SavedSettings {
+        self.lock().set.begin_write(nsid)
     }
 
-    /// The save ended. Returns the previous state of the subsystem if the write protection of
-    /// a namespace changed, and the notifications about reservations.
+    /// The save of the namespaces with that NSID ended. Returns the previous state of the subsystem
+    /// if the write protection of a namespace changed, and the notifications about reservations.
     pub(crate) fn kept(
         &self,
+        nsid: u32,
         result: &io::Result<()>,
     ) -> (Option<Present>, Vec<ReservationNotice>) {
         let mut state = self.lock();
@@ -331,11 +338,11 @@ impl Live {
             protections,
             reservations,
             mut ended,
-        } = state.set.kept(result);
+        } = state.set.kept(nsid, result);
         let before = (protections || reservations).then(|| self.renew(&mut state));
         let notices = std::mem::take(&mut ended.notices);
         // Not before: a command that was answered must be in force for commands that begin now.
-        ended.answer();
+        ended.answer(result);
         (before.filter(|_| protections), notices)
     }
 

@@ -25,6 +25,11 @@ use nvmeof_wire::reservation::NoticeType;
 use crate::Namespace;
 use crate::persist::PendingSave;
 
+/// Registrants of one NQN, at most. A host has one host identifier, and another one after a new
+/// installation: its former registration remains until it is preempted. Without this limit, one
+/// host could take all of `limits.registrants`.
+const MOST_OF_NQN: usize = 16;
+
 /// NSID and UUID: another namespace with the same NSID has reservations of its own.
 type Key = (u32, [u8; 16]);
 
@@ -97,9 +102,9 @@ pub(crate) struct InForce {
 #[derive(Debug, Default)]
 pub(crate) struct ReservationTable {
     in_force: Arc<InForce>,
-    /// For the next save.
-    asked: Option<Changes>,
-    /// Being saved.
+    /// For the next save, by NSID.
+    asked: BTreeMap<u32, Changes>,
+    /// Being saved, of one NSID.
     in_progress: Option<Changes>,
 }
 
@@ -118,13 +123,14 @@ struct Changes {
 pub(crate) struct Ended {
     pub(crate) notices: Vec<ReservationNotice>,
     /// Requests to be answered once the views of all hosts are renewed.
-    answers: Vec<(PendingSave, io::Result<()>)>,
+    answers: Vec<PendingSave>,
 }
 
 impl Ended {
-    /// Answers the requests. The views of all hosts must have been renewed.
-    pub(crate) fn answer(self) {
-        for (pending, result) in self.answers {
+    /// Answers the requests with the result of the save. The views of all hosts must have been
+    /// renewed.
+    pub(crate) fn answer(self, result: &io::Result<()>) {
+        for pending in self.answers {
             pending.end(result);
         }
     }
@@ -181,7 +187,7 @@ impl ReservationTable {
 
     /// Whether no namespace has registrants, nor will have.
     pub(crate) fn is_empty(&self) -> bool {
-        self.in_force.namespaces.is_empty() && self.asked.is_none() && self.in_progress.is_none()
+        self.in_force.namespaces.is_empty() && self.asked.is_empty() && self.in_progress.is_none()
     }
 
     /// Whether changes are being saved.
@@ -192,10 +198,11 @@ impl ReservationTable {
     /// Takes the table. What is in force remains, so that nobody gets more than before. Requests
     /// fail: the hosts lose their controllers, and here nothing changes any more.
     pub(crate) fn retire(&mut self) -> Self {
-        let (mut asked, mut in_progress) = (self.asked.take(), self.in_progress.take());
-        for changes in asked.iter_mut().chain(&mut in_progress) {
+        let mut asked = std::mem::take(&mut self.asked);
+        let mut in_progress = self.in_progress.take();
+        for changes in asked.values_mut().chain(&mut in_progress) {
             let pending = std::mem::take(&mut changes.pending);
-            pending.end(Err(io::Error::other("the subsystem is no longer served")));
+            pending.end(&Err(io::Error::other("the subsystem is no longer served")));
         }
         Self {
             in_force: Arc::clone(&self.in_force),
@@ -204,9 +211,9 @@ impl ReservationTable {
         }
     }
 
-    /// Forgets the reservations of namespace `nsid`, or all, with the next save. `None` if there
-    /// are none.
-    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> Option<PendingSave> {
+    /// Forgets the reservations of namespace `nsid`, or all, with the next save of each. Returns
+    /// what to wait for, by NSID.
+    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> BTreeMap<u32, PendingSave> {
         self.clear_all(self.keys_of(nsid), |its| Change {
             next: Reservations::default(),
             ..its.clear()
@@ -217,17 +224,19 @@ impl ReservationTable {
         &mut self,
         keys: BTreeSet<Key>,
         clear: impl Fn(&Reservations) -> Change,
-    ) -> Option<PendingSave> {
-        let mut pending = None;
+    ) -> BTreeMap<u32, PendingSave> {
+        let mut all = BTreeMap::new();
         for key in keys {
-            let granted = self.change_of(key, None, |its| Ok(clear(its))).ok();
-            pending = granted.map(|granted| granted.pending).or(pending);
+            // Those with one NSID are in the same save.
+            if let Ok(granted) = self.change_of(key, None, |its| Ok(clear(its))) {
+                all.insert(key.0, granted.pending);
+            }
         }
-        // All are in the same save.
-        pending
+        all
     }
 
-    /// `host` changes the reservations of `namespace` with the next save.
+    /// `host` changes the reservations of `namespace` with the next save. It may register
+    /// [`MOST_OF_NQN`] host identifiers.
     ///
     /// # Errors
     /// [`Refused`]; nothing changes.
@@ -248,12 +257,12 @@ impl ReservationTable {
             let newest = self.newest(key);
             newest.is_some_and(|its| its.reservations.registrants().len() > 0)
         });
-        self.clear_all(keys, Reservations::clear)
+        self.clear_all(keys, Reservations::clear).remove(&nsid)
     }
 
     /// The namespaces with that NSID, or all, that have or will have reservations.
     fn keys_of(&self, nsid: Option<u32>) -> BTreeSet<Key> {
-        let changes = self.asked.iter().chain(&self.in_progress);
+        let changes = self.asked.values().chain(&self.in_progress);
         let changed = changes.flat_map(|changes| changes.states.keys());
         let keys = self.in_force.namespaces.keys().chain(changed);
         let concerned = |key: &&Key| nsid.is_none_or(|nsid| nsid == key.0);
@@ -265,15 +274,18 @@ impl ReservationTable {
         &mut self,
         namespace: &Namespace,
         state: ReservationState,
-    ) -> Option<PendingSave> {
+    ) -> Option<Granted> {
         let key = key(namespace);
         let newest = self.newest(&key);
         if newest.is_some_and(|its| its.reservations.registrants().len() > 0) {
             return None;
         }
-        let asked = self.asked.get_or_insert_default();
+        let asked = self.asked.entry(key.0).or_default();
         asked.states.insert(key, state);
-        Some(asked.pending.clone())
+        let pending = asked.pending.clone();
+        // Hosts are not connected.
+        let ends = Accesses::default();
+        Some(Granted { pending, ends })
     }
 
     /// Whether those of `namespace` persist through power loss.
@@ -295,14 +307,14 @@ impl ReservationTable {
 
     /// The newest state of a namespace, saved or not.
     fn newest(&self, key: &Key) -> Option<&ReservationState> {
-        let mut changes = self.asked.iter().chain(&self.in_progress);
+        let mut changes = self.asked.get(&key.0).into_iter().chain(&self.in_progress);
         let changed = changes.find_map(|changes| changes.states.get(key));
         changed.or_else(|| self.in_force.namespaces.get(key).map(|its| &**its))
     }
 
     /// Whether a state of a namespace is not saved yet.
     fn is_changing(&self, key: &Key) -> bool {
-        let mut changes = self.asked.iter().chain(&self.in_progress);
+        let mut changes = self.asked.get(&key.0).into_iter().chain(&self.in_progress);
         changes.any(|changes| changes.states.contains_key(key))
     }
 
@@ -321,13 +333,19 @@ impl ReservationTable {
             notices,
             ends,
         } = change(&newest.reservations)?;
+        if let Some((id, nqn)) = &host
+            && !newest.reservations.is_registrant(id)
+            && next.is_registrant(id)
+            && newest.registrants_of(nqn) >= MOST_OF_NQN
+        {
+            return Err(Refused::Full);
+        }
         let state = newest.after(&next, host);
         if state == *newest && notices.is_empty() && !self.is_changing(&key) {
-            let pending = PendingSave::default();
-            pending.end(Ok(()));
+            let pending = PendingSave::none();
             return Ok(Granted { pending, ends });
         }
-        let asked = self.asked.get_or_insert_default();
+        let asked = self.asked.entry(key.0).or_default();
         asked.states.insert(key, state);
         let notices = notices.into_iter().map(|(host, notice)| {
             let nsid = key.0;
@@ -338,10 +356,13 @@ impl ReservationTable {
         Ok(Granted { pending, ends })
     }
 
-    /// All reservations that are to be saved now. Call [`kept`](Self::kept) afterwards.
-    pub(crate) fn begin_write(&mut self) -> Vec<SavedReservations> {
-        let mut all = self.in_force.namespaces.clone();
-        self.in_progress = self.asked.take();
+    /// The reservations that are to be saved now, of the namespaces with that NSID. Call
+    /// [`kept`](Self::kept) afterwards.
+    pub(crate) fn begin_write(&mut self, nsid: u32) -> Vec<SavedReservations> {
+        let its = (nsid, [0; 16])..=(nsid, [0xff; 16]);
+        let its = self.in_force.namespaces.range(its);
+        let mut all: BTreeMap<_, _> = its.map(|(key, its)| (*key, Arc::clone(its))).collect();
+        self.in_progress = self.asked.remove(&nsid);
         let changes = self.in_progress.iter();
         for (key, state) in changes.flat_map(|changes| &changes.states) {
             all.insert(*key, Arc::new(state.clone()));
@@ -357,9 +378,9 @@ impl ReservationTable {
         saved.collect()
     }
 
-    /// The save ended. Changes that were saved are in force; if it failed, none of those that were
-    /// requested since is.
-    pub(crate) fn kept(&mut self, result: &io::Result<()>) -> Ended {
+    /// The save of the namespaces with that NSID ended. Changes that were saved are in force; if it
+    /// failed, none of those that were requested since is.
+    pub(crate) fn kept(&mut self, nsid: u32, result: &io::Result<()>) -> Ended {
         let mut ended = Ended::default();
         let Some(changes) = self.in_progress.take() else {
             return ended;
@@ -374,15 +395,14 @@ impl ReservationTable {
                     }
                 }
                 ended.notices = changes.notices;
-                ended.answers.push((changes.pending, Ok(())));
+                ended.answers.push(changes.pending);
             }
-            Err(error) => {
+            Err(_) => {
                 // The next ones were computed from these.
-                let next = self.asked.take().map(|next| next.pending);
-                for pending in [Some(changes.pending), next].into_iter().flatten() {
-                    let failed = io::Error::new(error.kind(), error.to_string());
-                    ended.answers.push((pending, Err(failed)));
-                }
+                let next = self.asked.remove(&nsid).map(|next| next.pending);
+                ended
+                    .answers
+                    .extend([Some(changes.pending), next].into_iter().flatten());
             }
         }
         ended
@@ -400,6 +420,11 @@ impl ReservationTable {
 }
 
 impl ReservationState {
+    /// The number of registrants with that NQN.
+    fn registrants_of(&self, nqn: &Nqn) -> usize {
+        self.names.values().filter(|name| *name == nqn).count()
+    }
+
     /// The state after `host` has changed the reservations to `next`.
     fn after(&self, next: &Reservations, host: Option<(HostId, Nqn)>) -> Self {
         let mut names = self.names.clone();
@@ -450,13 +475,17 @@ mod tests {
         namespace
     }
 
-    fn register(table: &mut ReservationTable, host: HostId, key: u64) -> Result<Granted, Refused> {
-        let command = Register {
+    fn command() -> Register {
+        Register {
             nsid: 1,
             action: RegisterAction::REGISTER,
             ignores_key: false,
             persist: PersistChange::SET,
-        };
+        }
+    }
+
+    fn register(table: &mut ReservationTable, host: HostId, key: u64) -> Result<Granted, Refused> {
+        let command = command();
         let rules = Rules::default();
         let nqn = Nqn::new("nqn.2026-11.org.example:host").unwrap();
         table.change(&namespace(1), (host, nqn), |its| {
@@ -472,6 +501,10 @@ mod tests {
         all.collect()
     }
 
+    fn end(table: &mut ReservationTable, result: &io::Result<()>) {
+        table.kept(1, result).answer(result);
+    }
+
     fn failed() -> io::Result<()> {
         Err(io::ErrorKind::StorageFull.into())
     }
@@ -481,14 +514,14 @@ mod tests {
         let mut table = ReservationTable::default();
         let granted = register(&mut table, HOST, 1).unwrap();
         assert!(registrants(&table).is_empty());
-        let saved = table.begin_write();
+        let saved = table.begin_write(1);
         assert_eq!((saved.len(), saved[0].nsid), (1, 1));
         assert!(!granted.pending.is_complete());
-        let ended = table.kept(&Ok(()));
+        let ended = table.kept(1, &Ok(()));
         // The views of hosts are renewed in between.
         assert_eq!(registrants(&table), [HOST]);
         assert!(!granted.pending.is_complete());
-        ended.answer();
+        ended.answer(&Ok(()));
         assert!(granted.pending.outcome().unwrap().is_ok());
         let mut restored = ReservationTable::default();
         for one in saved {
@@ -502,20 +535,20 @@ mod tests {
     fn failed_save_fails_the_requests_that_depend_on_it() {
         let mut table = ReservationTable::default();
         let first = register(&mut table, HOST, 1).unwrap();
-        let _ = table.begin_write();
+        let _ = table.begin_write(1);
         let second = register(&mut table, OTHER, 2).unwrap();
         let conflict = register(&mut table, HOST, 3);
         assert_eq!(conflict.unwrap_err(), Refused::Conflict);
-        table.kept(&failed()).answer();
+        end(&mut table, &failed());
         for granted in [first, second] {
             assert!(granted.pending.outcome().unwrap().is_err());
         }
         assert!(registrants(&table).is_empty());
-        assert_eq!(table.begin_write(), []);
+        assert_eq!(table.begin_write(1), []);
         // Another key: nothing is left of the former one.
         let third = register(&mut table, HOST, 3).unwrap();
-        let _ = table.begin_write();
-        table.kept(&Ok(())).answer();
+        let _ = table.begin_write(1);
+        end(&mut table, &Ok(()));
         assert!(third.pending.outcome().unwrap().is_ok());
         assert_eq!(registrants(&table), [HOST]);
     }
@@ -525,15 +558,41 @@ mod tests {
     fn failed_save_fails_all_changes_of_the_next_one() {
         let mut table = ReservationTable::default();
         let first = register(&mut table, HOST, 1).unwrap();
-        let _ = table.begin_write();
+        let _ = table.begin_write(1);
         let cleared = table.clear(1).unwrap();
-        let persists = table.set_persistence(&namespace(2), true).unwrap();
-        table.kept(&failed()).answer();
+        let persists = table.set_persistence(&namespace(1), true).unwrap();
+        let other = table.set_persistence(&namespace(2), true).unwrap();
+        end(&mut table, &failed());
         for pending in [first.pending, cleared, persists.pending] {
             assert!(pending.outcome().unwrap().is_err());
         }
-        assert_eq!(table.begin_write(), []);
-        assert!(table.is_empty());
+        assert_eq!(table.begin_write(1), []);
+        end(&mut table, &Ok(()));
+        // Those of another namespace do not depend on it.
+        assert!(!other.pending.is_complete());
+        assert_eq!(table.begin_write(2).len(), 1);
+        table.kept(2, &Ok(())).answer(&Ok(()));
+        assert!(other.pending.outcome().unwrap().is_ok());
+        assert!(table.in_force().of(&namespace(2)).unwrap().persists());
+    }
+
+    /// One host must not take all of `limits.registrants`.
+    #[test]
+    fn nqn_has_a_limited_number_of_registrants() {
+        let mut table = ReservationTable::default();
+        for host in 1..=u8::try_from(MOST_OF_NQN).unwrap() {
+            register(&mut table, [host; 16], 1).unwrap();
+        }
+        let refused = register(&mut table, [99; 16], 1).unwrap_err();
+        assert_eq!(refused, Refused::Full);
+        // Those that it has may be registered again, and another NQN has its own.
+        register(&mut table, HOST, 1).unwrap();
+        let other = Nqn::new("nqn.2026-11.org.example:other").unwrap();
+        let command = command();
+        let granted = table.change(&namespace(1), ([99; 16], other), |its| {
+            its.register([99; 16], &command, (0, 1), &Rules::default())
+        });
+        granted.unwrap();
     }
 
     #[test]
@@ -550,20 +609,20 @@ mod tests {
     fn requests_during_a_save_belong_to_the_next_one() {
         let mut table = ReservationTable::default();
         let first = register(&mut table, HOST, 1).unwrap();
-        let _ = table.begin_write();
+        let _ = table.begin_write(1);
         let second = register(&mut table, OTHER, 2).unwrap();
-        table.kept(&Ok(())).answer();
+        end(&mut table, &Ok(()));
         assert!(first.pending.is_complete() && !second.pending.is_complete());
         assert_eq!(registrants(&table), [HOST]);
         assert_eq!(
-            table.begin_write()[0]
+            table.begin_write(1)[0]
                 .state
                 .reservations
                 .registrants()
                 .len(),
             2
         );
-        table.kept(&failed()).answer();
+        end(&mut table, &failed());
         assert!(second.pending.outcome().unwrap().is_err());
         assert_eq!(registrants(&table), [HOST]);
     }

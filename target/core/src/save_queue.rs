@@ -1,14 +1,16 @@
 //! The queue of changes of what hosts set that are to be saved.
 //!
 //! ```text
-//!  changes, each part of the next save ──► taken by the keeper, all at once
+//!  changes of a namespace, all in its next save ──► taken by the keeper, a namespace at a time
 //!    ▲ changes during a save: the next one            │
 //!    └─────────── all its requests get the outcome ◄──┘
 //! ```
 //! Nothing here blocks, except for a lock that is held briefly, however long the keeper
-//! takes. The states themselves are what is saved, so pending requests need no memory.
+//! takes. The states themselves are what is saved, so pending requests need no memory. Namespaces
+//! are saved in the order of their first change, so that a host that changes one all the time does
+//! not keep those of others from being saved; and one whose save fails does not concern others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +28,9 @@ pub trait SettingsKeeper: fmt::Debug + Send + Sync {
     fn wake(&self);
 }
 
+/// A namespace: NQN of its subsystem, and NSID.
+pub(crate) type Place = (Nqn, u32);
+
 /// Changes that wait for the keeper, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct SaveQueue {
@@ -37,10 +42,10 @@ pub(crate) struct SaveQueue {
 #[derive(Debug, Default)]
 struct Inner {
     keeper: Option<Arc<dyn SettingsKeeper>>,
-    /// Subsystems with changes to save.
-    changed: BTreeSet<Nqn>,
-    /// The next save.
-    next: PendingSave,
+    /// The next save of each namespace with changes.
+    next: BTreeMap<Place, PendingSave>,
+    /// These namespaces, in the order of their first change.
+    order: VecDeque<Place>,
     /// Whether an earlier save is in progress.
     is_saving: bool,
 }
@@ -74,34 +79,36 @@ impl SaveQueueGuard<'_> {
         self.0.keeper.is_some()
     }
 
-    /// Queues the states of `subsystem` for the next save. `None` without a keeper.
-    pub(crate) fn enqueue(&mut self, subsystem: &Nqn) -> Option<PendingSave> {
+    /// Queues the state of a namespace for its next save. `None` without a keeper.
+    pub(crate) fn enqueue(&mut self, place: Place) -> Option<PendingSave> {
         let inner = &mut *self.0;
         let keeper = inner.keeper.as_ref()?;
-        inner.changed.insert(*subsystem);
+        let pending = inner.next.entry(place).or_insert_with(|| {
+            inner.order.push_back(place);
+            PendingSave::default()
+        });
         keeper.wake();
-        Some(inner.next.clone())
+        Some(pending.clone())
     }
 
-    /// Begins a save: returns the changed subsystems, and what the requests hold. `None`
-    /// if nothing changed, or while a save is in progress.
-    pub(crate) fn begin_write(&mut self) -> Option<(BTreeSet<Nqn>, PendingSave)> {
+    /// Begins a save: returns the namespace, and what the requests hold. `None` if nothing
+    /// changed, or while a save is in progress.
+    pub(crate) fn begin_write(&mut self) -> Option<(Place, PendingSave)> {
         let inner = &mut *self.0;
-        if inner.is_saving || inner.changed.is_empty() {
+        if inner.is_saving {
             return None;
         }
+        let place = inner.order.pop_front()?;
+        let pending = inner.next.remove(&place)?;
         inner.is_saving = true;
-        Some((
-            std::mem::take(&mut inner.changed),
-            std::mem::take(&mut inner.next),
-        ))
+        Some((place, pending))
     }
 
     /// The save ended. Wakes the keeper again for changes that arrived meanwhile.
     pub(crate) fn end_write(&mut self) {
         let inner = &mut *self.0;
         inner.is_saving = false;
-        if let Some(keeper) = inner.keeper.as_ref().filter(|_| !inner.changed.is_empty()) {
+        if let Some(keeper) = inner.keeper.as_ref().filter(|_| !inner.order.is_empty()) {
             keeper.wake();
         }
     }

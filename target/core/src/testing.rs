@@ -118,16 +118,16 @@ impl KeptBook {
     pub(crate) fn write(&self, target: &Target) {
         while let Some(to_keep) = target.next_save() {
             if self.full.load(Ordering::Relaxed) {
-                to_keep.end(Err(std::io::ErrorKind::StorageFull.into()));
+                to_keep.end(&Err(std::io::ErrorKind::StorageFull.into()));
                 continue;
             }
             let mut kept = self.kept.lock().unwrap();
             kept.0 += 1;
-            let changes = to_keep.changes().iter();
-            let protected = changes.map(|(nqn, set)| (*nqn, set.protected.clone()));
-            kept.1.extend(protected);
+            let its = kept.1.entry(*to_keep.subsystem()).or_default();
+            its.retain(|one| one.nsid != to_keep.nsid());
+            its.extend(&to_keep.settings().protected);
             drop(kept);
-            to_keep.end(Ok(()));
+            to_keep.end(&Ok(()));
         }
     }
 }

@@ -13,7 +13,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nvmeof_initiator_core::ReservationReport;
-use nvmeof_target_core::SavedSettings;
+use nvmeof_target_core::SettingsSave;
 
 use crate::oracle::{OpId, Oracle, Wrong};
 pub(crate) use model::{Access, Held, Refusal, Request, State};
@@ -22,8 +22,6 @@ pub(crate) use model::{Access, Held, Refusal, Request, State};
 #[derive(Debug)]
 pub(crate) struct Reservations {
     namespaces: Vec<Namespace>,
-    /// When a save failed last.
-    failed: u64,
 }
 
 #[derive(Debug)]
@@ -35,6 +33,8 @@ struct Namespace {
     sent: BTreeMap<OpId, Sent>,
     /// Never empty.
     hypotheses: BTreeSet<Hypothesis>,
+    /// When a save failed last.
+    failed: u64,
 }
 
 /// A request in progress.
@@ -102,10 +102,10 @@ impl Reservations {
             past: vec![(0, State::default())],
             sent: BTreeMap::new(),
             hypotheses: BTreeSet::from([Hypothesis::new()]),
+            failed: 0,
         };
         Self {
             namespaces: (0..namespaces).map(|_| namespace()).collect(),
-            failed: 0,
         }
     }
 
@@ -153,7 +153,7 @@ impl Reservations {
             Answer::Lost | Answer::NotReached => true,
             Answer::Refused(Refusal::Conflict) => sent.conflict,
             Answer::Refused(Refusal::Field) => sent.field,
-            Answer::NotSaved => self.failed > id,
+            Answer::NotSaved => namespace.failed > id,
             Answer::Done => return namespace.acknowledge((ns, id), oracle),
         };
         let request = sent.request;
@@ -199,57 +199,40 @@ impl Reservations {
 }
 
 impl Reservations {
-    /// The target has taken the changes to save.
-    pub(crate) fn save_begins(&mut self) {
-        for sent in self.sent_mut() {
-            sent.in_save = true;
-        }
+    /// The target has taken the changes of a namespace to save.
+    pub(crate) fn save_begins(&mut self, nsid: u32) {
+        let namespace = &mut self.namespaces[index(nsid)];
+        namespace
+            .sent
+            .values_mut()
+            .for_each(|sent| sent.in_save = true);
     }
 
-    /// It saved these, those of the namespaces that `is_written` accepts, which are in force from
-    /// now on.
-    pub(crate) fn saved(
-        &mut self,
-        settings: &SavedSettings,
-        is_written: impl Fn(u32) -> bool,
-        oracle: &mut Oracle,
-    ) -> Result<(), Wrong> {
-        let now = oracle.tick();
-        for (ns, namespace) in self.namespaces.iter_mut().enumerate() {
-            let nsid = u32::try_from(ns).unwrap() + 1;
-            if !is_written(nsid) {
-                continue;
-            }
-            let mut its = settings.reservations.iter();
-            let state = match its.find(|one| one.nsid == nsid) {
-                None => State::default(),
-                Some(saved) => State::of_saved(saved)
-                    .ok_or_else(|| Wrong(format!("the target saved {saved:?}")))?,
-            };
-            namespace.explain(&state, now).map_err(|Wrong(what)| {
-                Wrong(format!("disk {ns}: the target saved {state:?}, {what}"))
-            })?;
-            for host in namespace.put_in_force(state, now) {
-                oracle.allow(ns, host);
-            }
+    /// It saved these, which are in force from now on.
+    pub(crate) fn saved(&mut self, save: &SettingsSave, oracle: &mut Oracle) -> Result<(), Wrong> {
+        let (now, ns) = (oracle.tick(), index(save.nsid()));
+        let namespace = &mut self.namespaces[ns];
+        let state = match &save.settings().reservations[..] {
+            [] => State::default(),
+            [saved] if saved.nsid == save.nsid() => State::of_saved(saved)
+                .ok_or_else(|| Wrong(format!("the target saved {saved:?}")))?,
+            others => return Err(Wrong(format!("disk {ns}: the target saved {others:?}"))),
+        };
+        namespace.explain(&state, now).map_err(|Wrong(what)| {
+            Wrong(format!("disk {ns}: the target saved {state:?}, {what}"))
+        })?;
+        for host in namespace.put_in_force(state, now) {
+            oracle.allow(ns, host);
         }
-        self.save_is_over();
+        namespace.save_is_over();
         Ok(())
     }
 
     /// A save failed: nothing that depends on it is applied.
-    pub(crate) fn save_failed(&mut self, oracle: &mut Oracle) {
-        self.failed = oracle.tick();
-        self.save_is_over();
-    }
-
-    fn save_is_over(&mut self) {
-        for sent in self.sent_mut() {
-            sent.in_save = false;
-        }
-        for namespace in &mut self.namespaces {
-            namespace.note_refusals();
-        }
+    pub(crate) fn save_failed(&mut self, save: &SettingsSave, oracle: &mut Oracle) {
+        let namespace = &mut self.namespaces[index(save.nsid())];
+        namespace.failed = oracle.tick();
+        namespace.save_is_over();
     }
 
     /// The target lost power. It restores what was saved.
@@ -279,14 +262,19 @@ impl Reservations {
         let mut sent = self.namespaces.iter().flat_map(|one| one.sent.values());
         sent.any(|sent| sent.is_lost)
     }
+}
 
-    fn sent_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
-        let namespaces = self.namespaces.iter_mut();
-        namespaces.flat_map(|one| one.sent.values_mut())
-    }
+/// The index of a namespace.
+fn index(nsid: u32) -> usize {
+    usize::try_from(nsid - 1).unwrap()
 }
 
 impl Namespace {
+    fn save_is_over(&mut self) {
+        self.sent.values_mut().for_each(|sent| sent.in_save = false);
+        self.note_refusals();
+    }
+
     fn present(&self) -> &State {
         &self.past[self.past.len() - 1].1
     }

@@ -34,7 +34,8 @@ enum What {
     Export(Namespace),
     /// Give a namespace without registered hosts what `export` printed.
     ///
-    /// No host may be connected to the subsystem meanwhile.
+    /// No host may be connected to the subsystem meanwhile. The last preemption is not imported,
+    /// and the reservation counts as held since now.
     Import {
         #[command(flatten)]
         namespace: Namespace,

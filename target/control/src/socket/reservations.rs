@@ -9,7 +9,7 @@ use nvmeof_target_api::{
     RegistrantOut, ReservationHost, ReservationOut, ReservationsOut, UnknownReservations,
 };
 use nvmeof_target_config::utc;
-use nvmeof_target_core::{Registrant, ReservationState};
+use nvmeof_target_core::{CannotImport, Registrant, ReservationState};
 use nvmeof_target_manage::{Manager, NamespaceReservations, ReservationsError};
 use nvmeof_target_reservations::{HostId, Reservation, Reservations};
 use nvmeof_wire::Nqn;
@@ -189,8 +189,12 @@ fn state_of(document: &NamespaceReservationsOut) -> Result<ReservationState, Fau
 impl From<ReservationsError> for Fault {
     fn from(error: ReservationsError) -> Self {
         let status = match &error {
-            ReservationsError::None { .. } => StatusCode::NOT_FOUND,
-            ReservationsError::CannotImport { .. } | ReservationsError::Connected { .. } => {
+            ReservationsError::None { .. }
+            | ReservationsError::CannotChange {
+                why: CannotImport::NoNamespace,
+                ..
+            } => StatusCode::NOT_FOUND,
+            ReservationsError::CannotChange { .. } | ReservationsError::Connected { .. } => {
                 StatusCode::CONFLICT
             }
             ReservationsError::SaveError(_) | ReservationsError::NotYet => {

@@ -6,7 +6,9 @@ use nvmeof_wire::reservation::{NoticeMask, NoticePage};
 use super::features::{SEL, capabilities};
 use super::protection::{check_reservation, not_kept};
 use super::{Admin, CDW11};
-use crate::live::NotReserved;
+use crate::live::{NotChanged, NotReserved};
+use crate::namespace_view::VisibleNamespace;
+use crate::persist::PendingSave;
 use crate::request::{Epoch, Failure, Next, Request, Stage};
 
 /// Bit 0 of dword 11 of the feature Reservation Persistence: Persist Through Power Loss (PTPL).
@@ -39,30 +41,33 @@ impl Admin<'_> {
         }
         let persists = command.cdw11 & PTPL != 0;
         let namespace_view = self.namespace_view()?;
+        let named =
+            |seen: &&VisibleNamespace| [seen.namespace.nsid, NSID_ALL].contains(&command.nsid);
+        let named = namespace_view.list().iter().filter(named);
         let mut nsids = Vec::new();
-        for seen in namespace_view.list() {
-            if [seen.namespace.nsid, NSID_ALL].contains(&command.nsid) {
-                // A host that is fenced must not end that with the next loss of power.
-                check_reservation(seen)?;
-                nsids.push(seen.namespace.nsid);
+        for seen in named {
+            // A host that is fenced must not end that with the next loss of power.
+            check_reservation(seen)?;
+            nsids.push(seen.namespace.nsid);
+        }
+        let (live, save_queue) = (self.live()?, &self.shared.save_queue);
+        let mut saves = Vec::new();
+        for nsid in nsids {
+            // One that was removed meanwhile does not concern the others.
+            match live.set_persistence(save_queue, nsid, persists) {
+                Ok(pending) => saves.push(pending),
+                Err(NotReserved::Now(NotChanged::Gone)) if command.nsid == NSID_ALL => {}
+                Err(_) => return Err(not_kept()),
             }
         }
-        let keeping = self
-            .live()?
-            .set_persistence(&self.shared.save_queue, &nsids, persists);
-        match keeping {
-            Ok(Some(keeping)) if keeping.is_complete() => Ok(Next::Done(0)),
-            Ok(Some(keeping)) => {
-                let epoch = Epoch::default();
-                let protects = None;
-                request.stage = Stage::Keep { protects, epoch };
-                self.deferred.keeping.set(Some(keeping));
-                Ok(Next::Keep)
-            }
-            // The host has no namespace.
-            Ok(None) => Ok(Next::Done(0)),
-            Err(NotReserved::Gone | NotReserved::Refused(_)) => Err(not_kept()),
+        let pending = PendingSave::all(saves);
+        if pending.is_none() {
+            return Ok(Next::Done(0));
         }
+        let (protects, epoch) = (None, Epoch::default());
+        request.stage = Stage::Keep { protects, epoch };
+        self.deferred.keeping.set(Some(pending));
+        Ok(Next::Keep)
     }
 
     /// Set Features, Reservation Notification Mask, of one namespace or of all that the host can

@@ -1,6 +1,6 @@
 //! Write protection states that hosts set, from the request until they are saved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nvmeof_wire::features::WriteProtection;
@@ -185,9 +185,11 @@ impl Protections {
         self
     }
 
-    /// Returns the states to be saved now. Call [`kept`](Self::kept) afterwards.
-    pub(crate) fn begin_write(&mut self) -> Vec<SavedProtection> {
-        let kept = self.states.iter_mut().filter_map(|((nsid, uuid), set)| {
+    /// Returns the states to be saved now, of the namespaces with that NSID. Call
+    /// [`kept`](Self::kept) afterwards.
+    pub(crate) fn begin_write(&mut self, nsid: u32) -> Vec<SavedProtection> {
+        let its = self.states.range_mut((nsid, [0; 16])..=(nsid, [0xff; 16]));
+        let kept = its.filter_map(|((nsid, uuid), set)| {
             set.in_progress = set.next.take();
             let asked = set.in_progress.or(set.kept)?;
             // Another pending request may not be granted.
@@ -236,18 +238,18 @@ impl Protections {
         self.states.insert((kept.nsid, kept.uuid), set);
     }
 
-    /// Forgets the state of namespace `nsid`, or of all, with the next save. Returns
-    /// whether there are any.
-    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> bool {
-        let mut any = false;
+    /// Forgets the state of namespace `nsid`, or of all, with the next save of each. Returns the
+    /// NSIDs of those that have one.
+    pub(crate) fn forget(&mut self, nsid: Option<u32>) -> BTreeSet<u32> {
+        let mut nsids = BTreeSet::new();
         for ((of, _), set) in &mut self.states {
             if nsid.is_none_or(|nsid| nsid == *of) {
                 self.asked += 1;
                 set.next = Some(set.asks(self.asked, WriteProtection::NONE));
-                any = true;
+                nsids.insert(*of);
             }
         }
-        any
+        nsids
     }
 
     /// Whether no namespace is protected, served or not.

@@ -68,7 +68,7 @@ impl Joined {
             .live()
             .reserve(&shared.save_queue, namespace.nsid, host, change);
         let granted = granted.map_err(|why| match why {
-            NotReserved::Gone => Failure::not_ready(),
+            NotReserved::Now(_) => Failure::not_ready(),
             NotReserved::Refused(refused) => {
                 if refused == Refused::Full {
                     shared.limit_counters.add(Limit::Registrants);
@@ -87,7 +87,7 @@ impl Joined {
             ..reserving
         };
         request.stage = Stage::Reserve(reserving);
-        if granted.pending.is_complete() {
+        if granted.pending.is_none() {
             return Ok((saved(request, reserving, true)?, None));
         }
         Ok((Next::Keep, Some(granted.pending)))

@@ -1,26 +1,27 @@
 //! Saving and restoring the write protection and reservations that hosts set.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
 use nvmeof_wire::Nqn;
 
 use super::Target;
-use crate::host_settings::{HostSettings, SavedSettings};
+use crate::host_settings::{Forgotten, SavedSettings};
 use crate::persist::PendingSave;
 use crate::reservations::{CannotImport, ReservationState};
 use crate::save_queue::SettingsKeeper;
 use crate::shared::Shared;
 
 impl Target {
-    /// Saves write protection with `keeper` from now on. Call it before hosts connect,
-    /// because Identify Controller reports whether it is supported (NWPC).
+    /// Saves write protection and reservations with `keeper` from now on. Call it before hosts
+    /// connect, because Identify Controller reports whether they are supported (NWPC, ONCS).
     pub fn set_settings_keeper(&self, keeper: Arc<dyn SettingsKeeper>) {
         self.shared.save_queue.set_keeper(keeper);
     }
 
-    /// All changes that are to be saved; `None` if there are none, or while a save is in
-    /// progress. For the keeper; see [`SettingsKeeper::wake`].
+    /// The changes of a namespace that are to be saved; `None` if there are none, or while a save
+    /// is in progress. For the keeper; see [`SettingsKeeper::wake`].
     #[must_use]
     pub fn next_save(&self) -> Option<SettingsSave> {
         SettingsSave::take(&self.shared)
@@ -50,7 +51,7 @@ impl Target {
         };
         drop(served);
         let pending = pending?;
-        save_queue.enqueue(subsystem)?;
+        save_queue.enqueue((*subsystem, nsid))?;
         Some(pending)
     }
 
@@ -72,13 +73,16 @@ impl Target {
 
     /// Forgets what hosts set of namespace `nsid`, or of all namespaces of the subsystem, because
     /// an administrator removed it: a later namespace has none of it. It takes effect when it has
-    /// been saved; if a save fails, nothing changes. Returns the saves: none if there is nothing to
-    /// forget.
+    /// been saved; a namespace whose save fails keeps it. Nothing is to be saved if there is
+    /// nothing to forget.
     #[must_use]
-    pub fn forget_settings(&self, subsystem: &Nqn, nsid: Option<u32>) -> Vec<PendingSave> {
+    pub fn forget_settings(&self, subsystem: &Nqn, nsid: Option<u32>) -> PendingSave {
         let mut save_queue = self.shared.save_queue.lock();
         let mut served = self.shared.served();
-        let (protections, reservations) = match served.live(subsystem) {
+        let Forgotten {
+            protections,
+            reservations,
+        } = match served.live(subsystem) {
             Some(live) => live.forget(nsid),
             None => {
                 let waiting = served.waiting.get_mut(subsystem);
@@ -88,20 +92,24 @@ impl Target {
             }
         };
         drop(served);
-        if !protections && reservations.is_none() {
-            return Vec::new();
-        }
-        let save = save_queue.enqueue(subsystem);
-        save.into_iter().chain(reservations).collect()
+        let nsids: BTreeSet<_> = protections.iter().chain(reservations.keys()).collect();
+        let saves = nsids.into_iter().filter_map(|nsid| {
+            let place = (*subsystem, *nsid);
+            save_queue.enqueue(place)
+        });
+        let saves: Vec<_> = saves.collect();
+        PendingSave::all(saves.into_iter().chain(reservations.into_values()))
     }
 }
 
-/// Changes to be saved at once. Dropping it without [`end`](Self::end) is a failure.
+/// Changes of a namespace, to be saved. Dropping it without [`end`](Self::end) is a failure.
 #[derive(Debug)]
 #[must_use]
 pub struct SettingsSave {
     shared: Arc<Shared>,
-    changes: Vec<(Nqn, SavedSettings)>,
+    subsystem: Nqn,
+    nsid: u32,
+    settings: SavedSettings,
     /// The pending save, until it ends.
     keeping: Option<PendingSave>,
 }
@@ -109,57 +117,66 @@ pub struct SettingsSave {
 impl SettingsSave {
     fn take(shared: &Arc<Shared>) -> Option<Self> {
         let mut save_queue = shared.save_queue.lock();
-        let (changed, keeping) = save_queue.begin_write()?;
+        let ((subsystem, nsid), keeping) = save_queue.begin_write()?;
         let mut served = shared.served();
-        let changes = changed.into_iter().map(|subsystem| {
-            let all = match served.live(&subsystem) {
-                Some(live) => live.begin_write(),
-                None => {
-                    let waiting = served.waiting.get_mut(&subsystem);
-                    waiting.map(HostSettings::begin_write).unwrap_or_default()
-                }
-            };
-            (subsystem, all)
-        });
-        let changes = changes.collect();
+        let settings = match served.live(&subsystem) {
+            Some(live) => live.begin_write(nsid),
+            None => {
+                let waiting = served.waiting.get_mut(&subsystem);
+                waiting.map(|it| it.begin_write(nsid)).unwrap_or_default()
+            }
+        };
         drop(served);
         Some(Self {
             shared: Arc::clone(shared),
-            changes,
+            subsystem,
+            nsid,
+            settings,
             keeping: Some(keeping),
         })
     }
 
-    /// The changed subsystems, each with all that hosts set.
+    /// NQN of the subsystem.
     #[must_use]
-    pub fn changes(&self) -> &[(Nqn, SavedSettings)] {
-        &self.changes
+    pub fn subsystem(&self) -> &Nqn {
+        &self.subsystem
+    }
+
+    /// NSID of the namespace.
+    #[must_use]
+    pub fn nsid(&self) -> u32 {
+        self.nsid
+    }
+
+    /// All that hosts set of the namespaces that have or had this NSID.
+    #[must_use]
+    pub fn settings(&self) -> &SavedSettings {
+        &self.settings
     }
 
     /// The save succeeded or failed. Afterwards every reactor has to poll its queues,
     /// because commands wait for it and hosts are notified.
-    pub fn end(mut self, result: io::Result<()>) {
+    pub fn end(mut self, result: &io::Result<()>) {
         self.ended(result);
     }
 
-    fn ended(&mut self, result: io::Result<()>) {
+    fn ended(&mut self, result: &io::Result<()>) {
         let Some(keeping) = self.keeping.take() else {
             return;
         };
         let mut save_queue = self.shared.save_queue.lock();
         let mut served = self.shared.served();
-        for (subsystem, _) in &self.changes {
-            if let Some(live) = served.live(subsystem) {
-                let (before, notices) = live.kept(&result);
-                if let Some(before) = before {
-                    self.shared.notify_all(subsystem, &before);
-                }
-                self.shared.notify_reservations(subsystem, &notices);
-            } else if let Some(mut waiting) = served.waiting.remove(subsystem) {
-                let kept = waiting.kept(&result);
-                served.wait_for(*subsystem, waiting);
-                kept.ended.answer();
+        let subsystem = &self.subsystem;
+        if let Some(live) = served.live(subsystem) {
+            let (before, notices) = live.kept(self.nsid, result);
+            if let Some(before) = before {
+                self.shared.notify_all(subsystem, &before);
             }
+            self.shared.notify_reservations(subsystem, &notices);
+        } else if let Some(mut waiting) = served.waiting.remove(subsystem) {
+            let kept = waiting.kept(self.nsid, result);
+            served.wait_for(*subsystem, waiting);
+            kept.ended.answer(result);
         }
         save_queue.end_write();
         keeping.end(result);
@@ -168,7 +185,7 @@ impl SettingsSave {
 
 impl Drop for SettingsSave {
     fn drop(&mut self) {
-        self.ended(Err(io::Error::other(
+        self.ended(&Err(io::Error::other(
             "the thread that saves what hosts set has ended",
         )));
     }

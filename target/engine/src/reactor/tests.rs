@@ -219,17 +219,17 @@ impl Bench {
     }
 
     /// Completes the pending store of write protections with `result`.
-    pub(super) fn finish_save(&mut self, result: std::io::Result<()>) {
+    pub(super) fn finish_save(&mut self, result: &std::io::Result<()>) {
         if let Some(to_keep) = self.reactor.target.next_save() {
             self.finish_save_of(to_keep, result);
         }
     }
 
-    pub(super) fn finish_save_of(&mut self, to_keep: SettingsSave, result: std::io::Result<()>) {
+    pub(super) fn finish_save_of(&mut self, to_keep: SettingsSave, result: &std::io::Result<()>) {
         if result.is_ok() {
             self.saves += 1;
-            let (_, all) = to_keep.changes().last().unwrap();
-            self.stored.clone_from(&all.protected);
+            self.stored.retain(|one| one.nsid != to_keep.nsid());
+            self.stored.extend(&to_keep.settings().protected);
         }
         to_keep.end(result);
         self.reactor.mailbox().send(Mail::POLL);
@@ -261,7 +261,7 @@ impl Bench {
     ) {
         for _ in 0..200_000 {
             if self.saves_at_once {
-                self.finish_save(Ok(()));
+                self.finish_save(&Ok(()));
             }
             let now = self.net.now();
             let polled = self.reactor.poll_once(now).unwrap();

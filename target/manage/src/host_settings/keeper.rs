@@ -1,8 +1,8 @@
 //! The thread that saves what hosts set. No other thread waits for a file: a reactor defers the
 //! command and continues.
 //!
-//! All changes that arrive while records are written are in the next write. There is one write
-//! at a time, however many changes hosts request.
+//! All changes of a namespace that arrive while records are written are in its next write. There is
+//! one write at a time, however many changes hosts request.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,11 +19,11 @@ const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Stores settings of hosts.
 pub(crate) trait Write: Send + 'static {
-    /// Stores all settings of these subsystems, which replace the former ones.
+    /// Stores all settings of the namespace `nsid` of `subsystem`, which replace the former ones.
     ///
     /// # Errors
     /// If it cannot be written: then the old or the new state may be stored.
-    fn write(&mut self, changes: &[(Nqn, SavedSettings)]) -> io::Result<()>;
+    fn write(&mut self, subsystem: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()>;
 }
 
 /// A keeper whose thread was not started yet.
@@ -71,9 +71,10 @@ impl<W: Write> Keeper<W> {
             .name("host-settings".to_owned())
             .spawn(move || {
                 while self.wakeup.wait() {
-                    while let Some(to_keep) = self.target.next_save() {
-                        let written = self.to.write(to_keep.changes());
-                        to_keep.end(written);
+                    while let Some(save) = self.target.next_save() {
+                        let (subsystem, nsid) = (save.subsystem(), save.nsid());
+                        let written = self.to.write(subsystem, nsid, save.settings());
+                        save.end(&written);
                         Mailbox::send_all(&reactors, Mail::POLL);
                     }
                 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::SystemTime;
 
-use nvmeof_atomic_file::with_ending;
+use nvmeof_atomic_file::{Files, Real, with_ending};
 use nvmeof_rdma::explain;
 use nvmeof_target_config::ConfigError;
 use nvmeof_target_core::{SavedProtection, SavedSettings};
@@ -61,8 +61,11 @@ impl Records {
             let put = put(&mut **store, &name_of(&subsystem, nsid), &record);
             put.map_err(|error| wrong(format!("cannot be converted: {error}")))?;
         }
-        fs::remove_file(&path)
-            .map_err(|error| wrong(format!("cannot be removed: {}", explain(&error))))
+        let folder = path.parent().filter(|it| *it != Path::new(""));
+        let removed = Real.remove(&path);
+        // Else a loss of power could bring back a protection that a host removes later.
+        let removed = removed.and_then(|()| Real.sync_folder(folder.unwrap_or(Path::new("."))));
+        removed.map_err(|error| wrong(format!("cannot be removed: {}", explain(&error))))
     }
 }
 
@@ -77,13 +80,14 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<(Nqn, u32), NamespaceRecord>, String> 
         let protected = entries.iter().map(|entry| {
             let uuid = parse_hex(&entry.uuid)?;
             let nsid = entry.nsid;
-            Ok(SavedProtection { nsid, uuid })
+            Ok::<_, String>(SavedProtection { nsid, uuid })
         });
-        let settings = SavedSettings {
-            protected: protected.collect::<Result<_, String>>()?,
-            ..SavedSettings::default()
-        };
-        for nsid in settings.protected.iter().map(|one| one.nsid) {
+        let mut by_nsid = BTreeMap::<u32, SavedSettings>::new();
+        for one in protected {
+            let one = one?;
+            by_nsid.entry(one.nsid).or_default().protected.push(one);
+        }
+        for (nsid, settings) in by_nsid {
             let now = SystemTime::UNIX_EPOCH;
             let record = NamespaceRecord::of((&subsystem, nsid), &settings, None, now);
             records.insert((subsystem, nsid), record);

@@ -160,6 +160,9 @@ impl Records {
         if known.records.contains_key(&(subsystem, nsid)) {
             return Ok(());
         }
+        if known.target.is_some() {
+            stored.record.log_restored();
+        }
         known.records.insert((subsystem, nsid), Arc::new(stored));
         match &known.target {
             Some(target) => target.restore(&subsystem, settings),
@@ -174,6 +177,10 @@ impl Records {
         for (subsystem, settings) in std::mem::take(&mut known.unrestored) {
             target.restore(&subsystem, settings);
         }
+        known
+            .records
+            .values()
+            .for_each(|stored| stored.record.log_restored());
         known.target = Some(target.clone());
     }
 
@@ -210,79 +217,45 @@ impl Records {
         // A panic of a holder leaves nothing inconsistent.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// The records that these settings change.
-    fn changed(&self, changes: &[(Nqn, SavedSettings)]) -> Vec<(Place, Stored)> {
-        let (known, now) = (self.known(), SystemTime::now());
-        let mut changed = Vec::new();
-        for (subsystem, settings) in changes {
-            let its = known
-                .records
-                .range((*subsystem, 0)..=(*subsystem, u32::MAX));
-            for (name, stored) in its {
-                let before = Some(&stored.record);
-                let record = NamespaceRecord::of((subsystem, name.1), settings, before, now);
-                if record != stored.record || stored.is_uncertain {
-                    let Stored {
-                        version,
-                        is_uncertain,
-                        ..
-                    } = **stored;
-                    changed.push((
-                        *name,
-                        Stored {
-                            version,
-                            record,
-                            is_uncertain,
-                        },
-                    ));
-                }
-            }
-        }
-        changed
-    }
-
-    /// Stores the records, in order, until one cannot be stored. Adds those that were tried to
-    /// `tried`, as they were before.
-    fn put_all(
-        &self,
-        store: &mut dyn StateStore,
-        changed: Vec<(Place, Stored)>,
-        tried: &mut Vec<(Place, Arc<Stored>)>,
-    ) -> Result<(), StateError> {
-        for (place, mut stored) in changed {
-            let before = self.known().records.get(&place).cloned();
-            tried.extend(before.map(|before| (place, before)));
-            stored.put(store, &place)?;
-            if let Some((_, before)) = tried.last() {
-                stored.record.log_changes(&before.record);
-            }
-            self.known().records.insert(place, Arc::new(stored));
-        }
-        Ok(())
-    }
 }
 
 impl Write for Arc<Records> {
-    fn write(&mut self, changes: &[(Nqn, SavedSettings)]) -> io::Result<()> {
+    fn write(&mut self, subsystem: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()> {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(store) = store.as_mut() else {
             return Ok(());
         };
-        let mut tried = Vec::new();
-        let Err(error) = self.put_all(&mut **store, self.changed(changes), &mut tried) else {
+        let place = (*subsystem, nsid);
+        // Hosts change namespaces that were opened.
+        let before = self.known().records.get(&place).cloned();
+        let before = before.ok_or_else(|| io::Error::other("the record was not read"))?;
+        let (was, now) = (Some(&before.record), SystemTime::now());
+        let record = NamespaceRecord::of((subsystem, nsid), settings, was, now);
+        if record == before.record && !before.is_uncertain {
             return Ok(());
-        };
-        tracing::error!("cannot save what a host set: {error}");
-        // Hosts learn that nothing changed. The new record may be in place all the same.
-        for (place, before) in tried {
-            let mut before = Stored::clone(&before);
-            before.is_uncertain = true;
-            // If this fails, the next change writes it.
-            let _ = before.put(&mut **store, &place);
-            self.known().records.insert(place, Arc::new(before));
         }
-        Err(io::Error::other(error))
+        let mut stored = Stored {
+            record,
+            ..Stored::clone(&before)
+        };
+        let put = stored.put(&mut **store, &place);
+        let stored = match &put {
+            Ok(()) => {
+                stored.record.log_changes(&before.record);
+                stored
+            }
+            Err(error) => {
+                tracing::error!(%subsystem, nsid, "cannot save what a host set: {error}");
+                // Hosts learn that nothing changed. The new record may be in place all the same.
+                let mut before = Stored::clone(&before);
+                before.is_uncertain = true;
+                // If this fails, the next change writes it.
+                let _ = before.put(&mut **store, &place);
+                before
+            }
+        };
+        self.known().records.insert(place, Arc::new(stored));
+        put.map_err(io::Error::other)
     }
 }
 
@@ -302,9 +275,8 @@ impl Stored {
                 (record, settings)
             }
             _ => {
-                let parsed = NamespaceRecord::parse(&found.bytes, subsystem, nsid)
-                    .and_then(|record| Ok((record.settings()?, record)));
-                let (mut settings, record) = parsed.map_err(|why| {
+                let parsed = NamespaceRecord::parse(&found.bytes, subsystem, nsid);
+                let (record, mut settings) = parsed.map_err(|why| {
                     let place = store.place(&name);
                     StateError::Damaged { place, why }
                 })?;

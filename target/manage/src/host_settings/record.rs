@@ -87,11 +87,15 @@ pub(super) struct PreemptionRecord {
 }
 
 impl NamespaceRecord {
-    /// Parses the record of namespace `nsid` of `subsystem`.
+    /// Parses the record of namespace `nsid` of `subsystem`. Returns its settings as well.
     ///
     /// # Errors
     /// What is wrong.
-    pub(super) fn parse(bytes: &[u8], subsystem: &Nqn, nsid: u32) -> Result<Self, String> {
+    pub(super) fn parse(
+        bytes: &[u8],
+        subsystem: &Nqn,
+        nsid: u32,
+    ) -> Result<(Self, SavedSettings), String> {
         let record: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if (record.subsystem.as_str(), record.nsid) != (subsystem.as_str(), nsid) {
             let Self {
@@ -99,12 +103,12 @@ impl NamespaceRecord {
             } = record;
             return Err(format!("it is of namespace {nsid} of {subsystem}"));
         }
-        record.settings()?;
-        Ok(record)
+        let settings = record.settings()?;
+        Ok((record, settings))
     }
 
-    /// The record of namespace `nsid` with these settings of its subsystem. What did not change
-    /// since `before` keeps its time.
+    /// The record of namespace `nsid` with these settings. What did not change since `before` keeps
+    /// its time.
     pub(super) fn of(
         (subsystem, nsid): (&Nqn, u32),
         settings: &SavedSettings,
@@ -112,10 +116,10 @@ impl NamespaceRecord {
         now: SystemTime,
     ) -> Self {
         let mut by_uuid = BTreeMap::<String, Settings>::new();
-        for one in settings.protected.iter().filter(|one| one.nsid == nsid) {
+        for one in &settings.protected {
             by_uuid.entry(hex(&one.uuid)).or_default().write_protected = true;
         }
-        for one in settings.reservations.iter().filter(|one| one.nsid == nsid) {
+        for one in &settings.reservations {
             let uuid = hex(&one.uuid);
             let before = before.and_then(|record| record.by_uuid.get(&uuid)?.reservations.as_ref());
             let its = ReservationRecord::of(&one.state, before, now);
@@ -129,10 +133,7 @@ impl NamespaceRecord {
     }
 
     /// The settings of the record.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub(super) fn settings(&self) -> Result<SavedSettings, String> {
+    fn settings(&self) -> Result<SavedSettings, String> {
         let mut all = SavedSettings::default();
         for (uuid, settings) in &self.by_uuid {
             let (nsid, uuid) = (self.nsid, parse_hex(uuid)?);
@@ -183,6 +184,24 @@ impl NamespaceRecord {
                 if let Some(text) = its.holder_since(old) {
                     tracing::info!(%subsystem, nsid, "{text}");
                 }
+            }
+        }
+    }
+
+    /// Logs the reservations that are restored from this record.
+    pub(super) fn log_restored(&self) {
+        let Self {
+            subsystem, nsid, ..
+        } = self;
+        let its = self.by_uuid.values();
+        for its in its.filter_map(|settings| settings.reservations.as_ref()) {
+            let registrants = its.registrants.len();
+            match its.holding() {
+                Some(holding) => tracing::info!(
+                    %subsystem, nsid, registrants,
+                    "reservations restored: held by {holding}"
+                ),
+                None => tracing::info!(%subsystem, nsid, registrants, "registrations restored"),
             }
         }
     }
@@ -275,21 +294,24 @@ impl ReservationRecord {
             let held = record.reservation.as_ref()?;
             Some((held.kind, held.holder.clone()))
         };
-        let (was, is) = (before.and_then(held), held(self));
-        if was == is {
+        if before.and_then(held) == held(self) {
             return None;
         }
-        let Some((kind, holder)) = is else {
-            return Some("reservations: released".to_owned());
-        };
+        Some(match (self.holding(), before.and_then(Self::holding)) {
+            (Some(now), _) => format!("reservations: held by {now}"),
+            (None, Some(former)) => format!("reservations: released; was held by {former}"),
+            (None, None) => "reservations: released".to_owned(),
+        })
+    }
+
+    /// Who holds the reservation, and its type, for the log.
+    pub(super) fn holding(&self) -> Option<String> {
+        let held = self.reservation.as_ref()?;
         let its = self.registrants.iter().map(|one| &one.host);
-        let mut its = its.filter(|one| Some(&one.host_id) == holder.as_ref());
+        let mut its = its.filter(|one| Some(&one.host_id) == held.holder.as_ref());
         let name = its.next().map(|one| format!("host {}", one.name()));
-        Some(format!(
-            "reservations: held by {}: {}",
-            name.as_deref().unwrap_or("all registrants"),
-            ReservationType(kind).name()
-        ))
+        let name = name.as_deref().unwrap_or("all registrants");
+        Some(format!("{name}: {}", ReservationType(held.kind).name()))
     }
 
     fn state(&self) -> Result<ReservationState, String> {

@@ -84,8 +84,15 @@ impl Scene {
         path_beside(&self.state()).join(name_of(&nqn(), nsid))
     }
 
+    /// Saves these settings of namespaces 1 and 2.
     fn write(&mut self, settings: &SavedSettings) -> io::Result<()> {
-        self.records.write(&[(nqn(), settings.clone())])
+        let saved = [1, 2].map(|nsid| {
+            let mut its = settings.clone();
+            its.protected.retain(|one| one.nsid == nsid);
+            its.reservations.retain(|one| one.nsid == nsid);
+            self.records.write(&nqn(), nsid, &its)
+        });
+        saved.into_iter().collect()
     }
 
     /// What a restart restores of namespaces 1 and 2.
@@ -141,17 +148,19 @@ fn times_are_those_of_the_change() {
     assert_eq!(times(&other), (second(3), second(4)));
 }
 
-/// Hosts were told that nothing changed, thus nothing may have.
+/// Hosts were told that nothing changed, thus nothing may have. Other namespaces are not concerned.
 #[test]
 fn failed_write_changes_no_record() {
     let mut scene = Scene::new();
     scene.write(&protected(&[1, 2])).unwrap();
-    // The second one cannot be removed.
-    let (second, away) = (scene.file(2), scene.folder.path().join("away"));
-    fs::rename(&second, &away).unwrap();
-    fs::create_dir(&second).unwrap();
+    // The first one cannot be removed.
+    let (first, away) = (scene.file(1), scene.folder.path().join("away"));
+    fs::rename(&first, &away).unwrap();
+    fs::create_dir(&first).unwrap();
     scene.write(&SavedSettings::default()).unwrap_err();
-    fs::remove_dir(&second).unwrap();
+    fs::remove_dir(&first).unwrap();
+    assert_eq!(scene.restored().unwrap(), SavedSettings::default());
+    fs::rename(&away, &first).unwrap();
     assert_eq!(scene.restored().unwrap(), protected(&[1]));
     // The settings are as before, but what is stored is not known.
     scene.write(&protected(&[1, 2])).unwrap();

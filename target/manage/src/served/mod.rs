@@ -304,8 +304,8 @@ impl Manager {
         nsid: Option<u32>,
         most: Duration,
     ) -> Result<(), ForgetError> {
-        let saves = self.target.forget_settings(subsystem, nsid);
-        if saves.is_empty() {
+        let save = self.target.forget_settings(subsystem, nsid);
+        if save.is_none() {
             let unreadable = self.records.unreadable().into_iter();
             let mut its = unreadable.filter(|one| {
                 one.subsystem == *subsystem && nsid.is_none_or(|nsid| nsid == one.nsid)
@@ -314,10 +314,7 @@ impl Manager {
                 .next()
                 .map_or(Ok(()), |one| Err(ForgetError::Unreadable(one.why)));
         }
-        for save in saves {
-            save.wait(most).ok_or(ForgetError::NotYet)??;
-        }
-        Ok(())
+        Ok(save.wait(most).ok_or(ForgetError::NotYet)??)
     }
 
     /// The current model.

@@ -23,9 +23,9 @@ pub enum ReservationsError {
         /// NSID of the namespace.
         nsid: u32,
     },
-    /// They cannot be imported.
+    /// They cannot be imported, or there is no such namespace.
     #[error("namespace {nsid} of {subsystem}: {why}")]
-    CannotImport {
+    CannotChange {
         /// NQN of the subsystem.
         subsystem: Nqn,
         /// NSID of the namespace.
@@ -63,10 +63,15 @@ impl Manager {
         self.records.reservations()
     }
 
-    /// Namespaces that wait because the record of what hosts set cannot be read.
+    /// Configured namespaces that wait because the record of what hosts set cannot be read.
     #[must_use]
     pub fn unreadable_records(&self) -> Vec<UnreadableRecord> {
-        self.records.unreadable()
+        let (mut all, model) = (self.records.unreadable(), self.model());
+        all.retain(|one| {
+            let subsystem = model.subsystem(&one.subsystem);
+            subsystem.is_some_and(|it| it.namespace(one.nsid).is_some())
+        });
+        all
     }
 
     /// Warnings about connected hosts that have the same host identifier.
@@ -91,7 +96,18 @@ impl Manager {
     /// [`ReservationsError`]. Unless it is [`ReservationsError::NotYet`], nothing changed.
     pub fn clear_reservations(&self, subsystem: Nqn, nsid: u32) -> Result<(), ReservationsError> {
         let pending = self.target.clear_reservations(&subsystem, nsid);
-        let pending = pending.ok_or(ReservationsError::None { subsystem, nsid })?;
+        let pending = pending.ok_or_else(|| {
+            let model = self.model();
+            let its = model.subsystem(&subsystem);
+            match its.and_then(|it| it.namespace(nsid)) {
+                Some(_) => ReservationsError::None { subsystem, nsid },
+                None => ReservationsError::CannotChange {
+                    subsystem,
+                    nsid,
+                    why: CannotImport::NoNamespace,
+                },
+            }
+        })?;
         saved(pending.wait(FORGET))
     }
 
@@ -114,7 +130,7 @@ impl Manager {
             return Err(ReservationsError::Connected { subsystem, hosts });
         }
         let pending = self.target.import_reservations(&subsystem, nsid, state);
-        let pending = pending.map_err(|why| ReservationsError::CannotImport {
+        let pending = pending.map_err(|why| ReservationsError::CannotChange {
             subsystem,
             nsid,
             why,

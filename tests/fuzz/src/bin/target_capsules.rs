@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use nvmeof_dhchap::SystemRandom;
 use nvmeof_fuzz::{CLOSED, HIDDEN, HOST, READ_ONLY, SUBSYSTEM, Script, other, port, served};
 use nvmeof_target_core::{
-    Action, Event, Executed, IoKind, IoOp, Order, SettingsSave, Queue, Request, Response, Target,
+    Action, Event, Executed, IoKind, IoOp, Order, Queue, Request, Response, SettingsSave, Target,
 };
 use nvmeof_wire::auth::GroupId;
 use nvmeof_wire::cm;
@@ -156,8 +156,8 @@ impl Host {
     fn keep(&mut self, how: u8) {
         let full = || Err(std::io::ErrorKind::StorageFull.into());
         match self.in_work.take() {
-            Some(to_keep) if how.is_multiple_of(4) => to_keep.end(full()),
-            Some(to_keep) => to_keep.end(Ok(())),
+            Some(to_keep) if how.is_multiple_of(4) => to_keep.end(&full()),
+            Some(to_keep) => to_keep.end(&Ok(())),
             None => self.in_work = self.target.next_save(),
         }
         (0..self.lanes.len()).for_each(|at| self.poll(at));

@@ -1,7 +1,6 @@
 //! The keeper of the settings of hosts, in virtual time: each save takes a random time and may
 //! fail. What it saved survives a crash of the target.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,17 +43,17 @@ struct InProgress {
 
 /// A save that ended. Pass it to [`finish`](Self::finish).
 pub(super) struct Ended {
-    save: SettingsSave,
-    /// What it saved, unless it failed.
-    pub(super) saved: Option<SavedSettings>,
+    pub(super) save: SettingsSave,
+    /// Whether it succeeded.
+    pub(super) is_saved: bool,
 }
 
 impl Ended {
     /// Reports it to the target.
     pub(super) fn finish(self) {
-        self.save.end(match self.saved {
-            Some(_) => Ok(()),
-            None => Err(io::Error::other("simulated")),
+        self.save.end(&match self.is_saved {
+            true => Ok(()),
+            false => Err(io::Error::other("simulated")),
         });
     }
 }
@@ -78,14 +77,13 @@ impl Keeper {
         target.restore(&subsystem(), self.saved.clone());
     }
 
-    /// Begins a save if the target asked for one. Returns whether it did.
-    pub(super) fn begin(&mut self, target: &Target, now: Duration) -> bool {
+    /// Begins a save if the target asked for one. Returns the namespace.
+    pub(super) fn begin(&mut self, target: &Target, now: Duration) -> Option<u32> {
         if self.in_progress.is_some() || !self.wakeup.0.swap(false, Ordering::Relaxed) {
-            return false;
+            return None;
         }
-        let Some(save) = target.next_save() else {
-            return false;
-        };
+        let save = target.next_save()?;
+        let nsid = save.nsid();
         let steps = usize::try_from(self.slowest.as_micros()).unwrap();
         let takes = self.dice.below(steps + 1);
         let takes = match self.dice.below(4) {
@@ -97,45 +95,39 @@ impl Keeper {
             save,
             fails: self.dice.happens(self.fails),
         });
-        true
+        Some(nsid)
     }
 
     /// The save that ends now.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<Ended> {
         let due = self.in_progress.take_if(|one| one.ends <= now)?;
-        let mut ended = Ended {
-            save: due.save,
-            saved: None,
-        };
         if !due.fails {
-            ended.saved = Some(self.take(&ended.save));
+            self.keep(&due.save);
         }
-        Some(ended)
+        Some(Ended {
+            save: due.save,
+            is_saved: !due.fails,
+        })
     }
 
-    /// The target crashes. A save in progress has written the records of some of the namespaces:
-    /// returns what it was to save, and the namespaces.
-    pub(super) fn crash(&mut self) -> Option<(SavedSettings, BTreeSet<u32>)> {
+    /// The target crashes. Returns the save in progress, if it was written before.
+    pub(super) fn crash(&mut self) -> Option<SettingsSave> {
         let lost = self.in_progress.take().filter(|one| !one.fails)?;
-        let old = self.saved.reservations.clone();
-        let new = self.take(&lost.save);
-        let nsids = old.iter().chain(&new.reservations).map(|one| one.nsid);
-        let mut written: BTreeSet<u32> = nsids.collect();
-        written.retain(|_| self.dice.happens(OneIn(2)));
-        self.saved
-            .reservations
-            .retain(|one| written.contains(&one.nsid));
-        let kept = old.into_iter().filter(|one| !written.contains(&one.nsid));
-        self.saved.reservations.extend(kept);
-        Some((new, written))
+        if !self.dice.happens(OneIn(2)) {
+            return None;
+        }
+        self.keep(&lost.save);
+        Some(lost.save)
     }
 
-    fn take(&mut self, save: &SettingsSave) -> SavedSettings {
-        let mut changes = save.changes().iter();
-        if let Some((_, settings)) = changes.find(|(name, _)| *name == subsystem()) {
-            self.saved = settings.clone();
-        }
-        self.saved.clone()
+    fn keep(&mut self, save: &SettingsSave) {
+        assert_eq!(*save.subsystem(), subsystem());
+        let (nsid, all) = (save.nsid(), &mut self.saved);
+        all.protected.retain(|one| one.nsid != nsid);
+        all.protected.extend(&save.settings().protected);
+        all.reservations.retain(|one| one.nsid != nsid);
+        all.reservations
+            .extend_from_slice(&save.settings().reservations);
     }
 
     /// Saves do not fail from now on.

@@ -45,16 +45,18 @@ impl World {
         let mut any = false;
         while let Some(reserving) = &mut self.reserving {
             if let Some(ended) = reserving.keeper.take_due(now) {
-                match &ended.saved {
-                    Some(saved) => reserving.known.saved(saved, |_| true, &mut self.oracle)?,
-                    None => reserving.known.save_failed(&mut self.oracle),
+                let is_saved = ended.is_saved;
+                match is_saved {
+                    true => reserving.known.saved(&ended.save, &mut self.oracle)?,
+                    false => reserving.known.save_failed(&ended.save, &mut self.oracle),
                 }
-                let is_saved = ended.saved.is_some();
                 ended.finish();
                 self.reactors.send(Mail::POLL);
                 self.say_reservations(is_saved);
-            } else if self.reactors.run() && reserving.keeper.begin(&self.target, now) {
-                reserving.known.save_begins();
+            } else if self.reactors.run()
+                && let Some(nsid) = reserving.keeper.begin(&self.target, now)
+            {
+                reserving.known.save_begins(nsid);
             } else {
                 break;
             }
@@ -123,10 +125,8 @@ impl World {
         let Some(reserving) = &mut self.reserving else {
             return Ok(());
         };
-        if let Some((settings, written)) = reserving.keeper.crash() {
-            let is_written = |nsid| written.contains(&nsid);
-            let known = &mut reserving.known;
-            known.saved(&settings, is_written, &mut self.oracle)?;
+        if let Some(save) = reserving.keeper.crash() {
+            reserving.known.saved(&save, &mut self.oracle)?;
         }
         reserving.known.crash(&mut self.oracle);
         self.say_reservations(true);

@@ -82,11 +82,11 @@ fn stalled_keeper_does_not_block_other_commands() {
         .unwrap();
     settle(&mut bench, &mut [&mut host, &mut other]);
     assert!(host.take(asked).is_none() && other.take(later).is_none());
-    bench.finish_save_of(stalled, Ok(()));
+    bench.finish_save_of(stalled, &Ok(()));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
     assert!(other.take(later).is_none());
     assert_eq!(bench.stored.len(), 1);
-    bench.finish_save(Ok(()));
+    bench.finish_save(&Ok(()));
     assert!(run(&mut bench, &mut other, later).0.status().is_success());
     assert_eq!(write(&mut bench, &mut host, queue), Status::SUCCESS);
     assert!(bench.stored.is_empty());
@@ -96,7 +96,7 @@ fn stalled_keeper_does_not_block_other_commands() {
 #[test]
 fn failed_save_fails_the_command_and_restores_the_state() {
     let (mut bench, mut host, [admin, queue], asked) = waiting(81);
-    bench.finish_save(full());
+    bench.finish_save(&full());
     let (cqe, _) = run(&mut bench, &mut host, asked);
     assert_eq!(
         cqe.status().without_more(),
@@ -106,7 +106,7 @@ fn failed_save_fails_the_command_and_restores_the_state() {
     assert_eq!(write(&mut bench, &mut host, queue), Status::SUCCESS);
     let again = set(&mut host, admin, PROTECTED);
     settle(&mut bench, &mut [&mut host]);
-    bench.finish_save(Ok(()));
+    bench.finish_save(&Ok(()));
     assert!(run(&mut bench, &mut host, again).0.status().is_success());
     let back = set(&mut host, admin, NONE);
     settle(&mut bench, &mut [&mut host]);
@@ -116,7 +116,7 @@ fn failed_save_fails_the_command_and_restores_the_state() {
         Status::NAMESPACE_WRITE_PROTECTED,
         "until it is kept"
     );
-    bench.finish_save(full());
+    bench.finish_save(&full());
     let (cqe, _) = run(&mut bench, &mut host, back);
     assert_eq!(cqe.status().without_more(), Status::INTERNAL_ERROR);
     let status = write(&mut bench, &mut host, queue);
@@ -143,9 +143,9 @@ fn concurrent_protection_requests_are_saved_together() {
         bench.reactor.resources.locked.waiting.pending_saves(),
         1 + 8 * 30
     );
-    bench.finish_save_of(stalled, Ok(()));
+    bench.finish_save_of(stalled, &Ok(()));
     assert!(run(&mut bench, &mut host, asked).0.status().is_success());
-    bench.finish_save(Ok(()));
+    bench.finish_save(&Ok(()));
     let mut hosts: Vec<&mut Host> = others.iter_mut().collect();
     settle(&mut bench, &mut hosts);
     for (at, sent) in sent.into_iter().enumerate() {
@@ -176,7 +176,7 @@ fn protection_of_closed_queue_is_saved_without_response() {
         assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 0);
     }
     assert_eq!(bench.reactor.free_buffers(), free);
-    bench.finish_save(Ok(()));
+    bench.finish_save(&Ok(()));
     let mut host = bench.host();
     let (admin, queue) = ready(&mut bench, &mut host);
     assert_eq!(state(&mut bench, &mut host, admin), PROTECTED);
@@ -194,7 +194,7 @@ fn reset_ends_waiting_commands() {
         let sent = host.send(admin, fabrics::PropertyAccess::set(Property::CC, cc), &[]);
         assert!(run(&mut bench, &mut host, sent).0.status().is_success());
     }
-    bench.finish_save(Ok(()));
+    bench.finish_save(&Ok(()));
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(asked).is_none());
     assert_eq!(bench.reactor.resources.locked.waiting.pending_saves(), 0);
@@ -243,14 +243,14 @@ fn saved_protection_matches_state_in_any_order() {
             if next(3) == 0 {
                 let result = if next(3) == 0 { full() } else { Ok(()) };
                 match in_work.take() {
-                    Some(to_keep) => bench.finish_save_of(to_keep, result),
+                    Some(to_keep) => bench.finish_save_of(to_keep, &result),
                     None => in_work = bench.reactor.target.next_save(),
                 }
             }
             sent.retain(|(at, _, sent)| hosts[*at].take(*sent).is_none());
         }
         if let Some(to_keep) = in_work {
-            bench.finish_save_of(to_keep, Ok(()));
+            bench.finish_save_of(to_keep, &Ok(()));
         }
         bench.reactor.stores_mut().fails = None;
         bench.saves_at_once = true;

@@ -13,16 +13,16 @@ const SUBNQN: &str = "nqn.2026-11.org.example:disk";
 /// Longer than any step of a test that succeeds.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Sends what it is to write, and waits for the result.
+/// Sends the namespace that it is to write, and waits for the result.
 struct Slow {
-    started: Sender<Vec<usize>>,
+    started: Sender<u32>,
     ends: Receiver<io::Result<()>>,
 }
 
 impl Write for Slow {
-    fn write(&mut self, changes: &[(Nqn, SavedSettings)]) -> io::Result<()> {
-        let counts = changes.iter().map(|(_, all)| all.protected.len()).collect();
-        self.started.send(counts).unwrap();
+    fn write(&mut self, _: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()> {
+        assert_eq!(*settings, SavedSettings::default(), "it is removed");
+        self.started.send(nsid).unwrap();
         let ended = self.ends.recv();
         ended.unwrap_or_else(|_| Err(io::Error::other("the test ended")))
     }
@@ -31,7 +31,7 @@ impl Write for Slow {
 struct Scene {
     target: Target,
     mailbox: Mailbox,
-    started: Receiver<Vec<usize>>,
+    started: Receiver<u32>,
     end: Sender<io::Result<()>>,
     keeper: KeeperHandle,
 }
@@ -83,7 +83,7 @@ fn nqn() -> Nqn {
 
 impl Scene {
     fn forget(&self, nsid: u32) -> Waiting {
-        self.target.forget_settings(&nqn(), Some(nsid)).remove(0)
+        self.target.forget_settings(&nqn(), Some(nsid))
     }
 }
 
@@ -91,20 +91,51 @@ impl Scene {
 fn request_during_a_save_is_in_the_next_save() {
     let scene = scene();
     let first = scene.forget(1);
-    assert_eq!(scene.started.recv(), Ok(vec![1]));
+    assert_eq!(scene.started.recv(), Ok(1));
     // No thread waits for the writer.
     let later: Vec<_> = (0..500).map(|_| scene.forget(2)).collect();
     assert!(first.outcome().is_none());
     assert!(!scene.mailbox.holds(Mail::POLL));
     scene.end.send(Ok(())).unwrap();
     assert!(first.wait(LONG).unwrap().is_ok());
-    assert_eq!(scene.started.recv(), Ok(vec![0]));
+    assert_eq!(scene.started.recv(), Ok(2));
     assert!(scene.mailbox.holds(Mail::POLL), "reactors go on");
     assert!(later.iter().all(|one| !one.is_complete()));
     scene.end.send(Ok(())).unwrap();
     assert!(later.iter().all(|one| one.wait(LONG).unwrap().is_ok()));
-    assert!(scene.target.forget_settings(&nqn(), None).is_empty());
+    assert!(scene.target.forget_settings(&nqn(), None).is_none());
     assert!(scene.started.try_recv().is_err(), "one write of all");
+}
+
+/// Hosts that change one namespace all the time do not delay another one.
+#[test]
+fn namespaces_are_saved_in_the_order_of_their_requests() {
+    let scene = scene();
+    let first = scene.forget(1);
+    assert_eq!(scene.started.recv(), Ok(1));
+    let (second, third) = (scene.forget(2), scene.forget(1));
+    let _ = scene.forget(2);
+    scene.end.send(Err(io::Error::other("no room"))).unwrap();
+    assert!(first.wait(LONG).unwrap().is_err());
+    assert_eq!(scene.started.recv(), Ok(2));
+    // The failure of the first one is no failure of others.
+    scene.end.send(Ok(())).unwrap();
+    assert!(second.wait(LONG).unwrap().is_ok());
+    assert_eq!(scene.started.recv(), Ok(1));
+    scene.end.send(Ok(())).unwrap();
+    assert!(third.wait(LONG).unwrap().is_ok());
+}
+
+#[test]
+fn removal_of_all_waits_for_the_save_of_each() {
+    let scene = scene();
+    let all = scene.target.forget_settings(&nqn(), None);
+    for (nsid, result) in [(1, Ok(())), (2, Err(io::Error::other("no room")))] {
+        assert_eq!(scene.started.recv(), Ok(nsid));
+        assert!(all.outcome().is_none() && all.wait(Duration::ZERO).is_none());
+        scene.end.send(result).unwrap();
+    }
+    assert!(all.wait(LONG).unwrap().is_err());
 }
 
 #[test]
@@ -125,7 +156,7 @@ fn failed_save_is_reported_to_waiting_command() {
 fn target_ends_while_its_file_is_unresponsive() {
     let scene = scene();
     let waits = scene.forget(1);
-    assert_eq!(scene.started.recv(), Ok(vec![1]));
+    assert_eq!(scene.started.recv(), Ok(1));
     let Scene { keeper, end, .. } = scene;
     drop(keeper);
     assert!(waits.outcome().is_none());

@@ -58,9 +58,9 @@ impl Scene {
     /// An administrator removes namespaces. Returns whether that was saved, if there was
     /// anything to save.
     fn forget(&self, nsid: Option<u32>) -> Option<bool> {
-        let keeping = self.target.forget_settings(&nqn(), nsid).pop()?;
+        let keeping = self.target.forget_settings(&nqn(), nsid);
         self.reactor_metrics.write(&self.target);
-        Some(keeping.outcome().unwrap().is_ok())
+        (!keeping.is_none()).then(|| keeping.outcome().unwrap().is_ok())
     }
 }
 
@@ -264,7 +264,7 @@ fn only_the_command_waits_for_its_save() {
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     let _ = apply(&scene.target, &[closed()]);
     let _ = apply(&scene.target, &[subsystem(), closed()]);
-    let forgotten = scene.target.forget_settings(&nqn(), Some(1)).remove(0);
+    let forgotten = scene.target.forget_settings(&nqn(), Some(1));
     let (mut other, mut queue) = scene.ready();
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
     assert!(other.identify(Cns::CONTROLLER, 0).data.len() == 4096);
@@ -272,7 +272,7 @@ fn only_the_command_waits_for_its_save() {
         assert!(keeping.outcome().is_none());
     }
     assert!(forgotten.wait(std::time::Duration::ZERO).is_none());
-    save.end(Ok(()));
+    save.end(&Ok(()));
     assert!(waits.1.outcome().unwrap().is_ok());
     assert!(later.1.outcome().is_none());
     scene.reactor_metrics.write(&scene.target);
@@ -293,7 +293,7 @@ fn pending_requests_are_saved_together() {
             waiting.push(begin_keep(&mut admins[1], state));
         }
     }
-    save.end(Ok(()));
+    save.end(&Ok(()));
     assert!(is_answered(
         &after_keep(&mut admins[0], first),
         Status::SUCCESS
@@ -341,7 +341,7 @@ fn save_in_progress_survives_removal_of_the_subsystem() {
         let save = scene.target.next_save().unwrap();
         let _ = apply(&scene.target, &[closed()]);
         let result = written.then_some(());
-        save.end(result.ok_or_else(|| std::io::ErrorKind::StorageFull.into()));
+        save.end(&result.ok_or_else(|| std::io::ErrorKind::StorageFull.into()));
         let _ = apply(&scene.target, &[subsystem(), closed()]);
         let expected = match written {
             true => WriteProtection::PROTECTED,
