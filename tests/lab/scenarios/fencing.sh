@@ -89,7 +89,7 @@ fence() {
     blkpr -c register -k 0xb1 "$disk"
     inspect "$disk" "round $number"
     rm -f "$WORK/stale"
-    one read --data "$WORK/stale" --data-size "$size" >/dev/null
+    one read --data "$WORK/stale" --start-block=0 --data-size=$((48 << 20)) >/dev/null
     : >"$WORK/passes"
     set -m
     writes &
