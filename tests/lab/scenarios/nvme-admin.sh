@@ -68,7 +68,7 @@ expect_fields "list-ns" '{nsid_list: [{nsid: 1}, {nsid: 2}]}' "$(json list-ns)"
 expect_fields "list-ctrl" "{num_ctrl: 1, ctrl_list: [{ctrl_id: $(field .cntlid <<<"$controller")}]}" \
     "$(json list-ctrl)"
 
-same='nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 0,
+same='nlbaf: 0, flbas: 0, mc: 0, dpc: 0, dps: 0, nmic: 1, rescap: 255,
     dlfeat: 9, nsattr: 0, anagrpid: 1'
 one=$(nvme id-ns "$disk1" -o json)
 expect_fields "id-ns 1" "{$same, nsze: 131072, ncap: 131072, nuse: 131072, nvmcap: 67108864,
@@ -208,9 +208,9 @@ slots=$(json fw-log | field ".$CTRL")
 expect_fields "fw-log" '{"Active Firmware Slot (afi)": 1}' "$slots"
 expect_match "fw-log: slot 1" "\($firmware\.*\)" "$(field '."Firmware Rev Slot 1"' <<<"$slots")"
 expect_eq "effects-log" \
-    '{"admin_cmd_set":{"ACS_10 (Get Features)":1,"ACS_12 (Asynchronous Event Request)":1,"ACS_127 (Fabrics Commands)":1,"ACS_2 (Get Log Page)":1,"ACS_24 (Keep Alive)":1,"ACS_56 (Unknown)":1,"ACS_6 (Identify)":1,"ACS_8 (Abort)":1,"ACS_9 (Set Features)":1},"command_set_identifier":0,"io_cmd_set":{"IOCS_0 (Flush)":1,"IOCS_1 (Write)":3,"IOCS_12 (Verify)":1,"IOCS_127 (Unknown)":1,"IOCS_2 (Read)":1,"IOCS_25 (Copy)":3,"IOCS_5 (Compare)":1,"IOCS_8 (Write Zeroes)":3,"IOCS_9 (Dataset Management)":3}}' \
+    '{"admin_cmd_set":{"ACS_10 (Get Features)":1,"ACS_12 (Asynchronous Event Request)":1,"ACS_127 (Fabrics Commands)":1,"ACS_2 (Get Log Page)":1,"ACS_24 (Keep Alive)":1,"ACS_56 (Unknown)":1,"ACS_6 (Identify)":1,"ACS_8 (Abort)":1,"ACS_9 (Set Features)":1},"command_set_identifier":0,"io_cmd_set":{"IOCS_0 (Flush)":1,"IOCS_1 (Write)":3,"IOCS_12 (Verify)":1,"IOCS_127 (Unknown)":1,"IOCS_13 (Reservation Register)":1,"IOCS_14 (Reservation Report)":1,"IOCS_17 (Reservation Acquire)":1,"IOCS_2 (Read)":1,"IOCS_21 (Reservation Release)":1,"IOCS_25 (Copy)":3,"IOCS_5 (Compare)":1,"IOCS_8 (Write Zeroes)":3,"IOCS_9 (Dataset Management)":3}}' \
     "$(json effects-log | jq -cS '.[] | select(.command_set_identifier == 0)')"
-expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0xc 0x12 0x1e 0x1f' \
+expect_eq "supported-log-pages" '0x0 0x1 0x2 0x3 0x4 0x5 0xc 0x12 0x1e 0x1f 0x80' \
     "$(json supported-log-pages | field '[.supported_logs[] | keys[] | sub("lid_"; "") | sub(" "; "")] | join(" ")')"
 json changed-ns-list-log >/dev/null
 said=$(expect_fail nvme get-log "/dev/$CTRL" -i 0xc0 -l 512)
