@@ -40,7 +40,7 @@ stand_ins() {
     local name real
     mkdir -p /run/lab/bin
     for name in nvme nvmeof nvmeof-target fio rping mkfs.ext4 mkfs.xfs e2fsck \
-        xfs_repair mount fstrim blkdiscard; do
+        xfs_repair mount fstrim blkdiscard blkpr; do
         real=$(command -v "$name") || continue
         printf '#!/bin/busybox sh\necho "%s $*" >>/run/lab/commands\nexec %s "$@"\n' \
             "$name" "$real" >"/run/lab/bin/$name"
