@@ -90,9 +90,13 @@ impl World {
     }
 
     fn host(&self) -> Host<Endpoints> {
+        self.host_with(Wakers::default())
+    }
+
+    fn host_with(&self, wakers: Wakers) -> Host<Endpoints> {
         let endpoints = Endpoints(self.net.clone());
         let (config, now) = (self.config.clone(), self.net.now());
-        let (admin, io) = connect_paths(config, endpoints, Wakers::default(), now).unwrap();
+        let (admin, io) = connect_paths(config, endpoints, wakers, now).unwrap();
         let mut host = Host {
             admin,
             io,

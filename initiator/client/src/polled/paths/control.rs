@@ -11,7 +11,7 @@ use nvmeof_rdma::Address;
 
 use super::controller::{Context, Controller, Head};
 use super::fencing::{Fenced, Fences};
-use super::keys::KeyChange;
+use super::keys::{KeyChange, KeyRequest};
 use super::shared::{Incarnation, Report, Shared};
 use super::{MultipathConfig, PathChange, PathConfig, PathEvent, Providers};
 use crate::error::{Error, SetupFault, UsageError};
@@ -101,7 +101,7 @@ impl<P: Providers> MultipathAdmin<P> {
         }
         self.closing.retain(|queue| !queue.is_closed());
         if std::mem::take(&mut self.is_changed) {
-            self.publish();
+            progress |= self.publish();
         }
         progress
     }
@@ -154,8 +154,9 @@ impl<P: Providers> MultipathAdmin<P> {
             None => path.reconnect.next_deadline(),
         });
         let closing = self.closing.iter().filter_map(AdminQueue::next_deadline);
+        let is_due = self.key_change.is_some() && !self.is_changing_keys();
         let all = paths.chain(closing).chain(self.fences.next_deadline());
-        all.min()
+        all.chain(is_due.then_some(Duration::ZERO)).min()
     }
 
     /// Prepares for sleep on [`wait_fds`](Self::wait_fds).
@@ -167,24 +168,41 @@ impl<P: Providers> MultipathAdmin<P> {
     }
 
     /// Authenticates the queues of all connected paths again, with `keys`, which paths that are
-    /// lost use when they are connected again. A path that is being connected meanwhile is
-    /// authenticated with them as well. Calls go on meanwhile. Poll both halves until
+    /// lost use when they are connected again. Paths that are being connected are authenticated
+    /// with them as soon as they are; one whose attempt begins meanwhile may be so after the
+    /// result, which the log has if it fails. Calls go on meanwhile. Poll both halves until
     /// [`take_reauthentication`](Self::take_reauthentication) has the result. A request that has
-    /// not ended is replaced. While the targets have both the former key and the new one, no path
-    /// is lost by this.
+    /// not ended is replaced, also where queues use its keys by then. While the targets have both
+    /// the former key and the new one, no path is lost by this.
     ///
     /// It fails with the first error of a path, which may be its loss meanwhile. A path whose
-    /// controller refuses the keys stays connected; some of its queues may use the new keys then,
-    /// and it is connected again with the former ones. Paths that are lost keep the former keys as
-    /// well. Keep both keys on the targets, and repeat the call.
+    /// controller refuses the keys stays connected, unless the target closes the connection, as
+    /// that of SPDK does; some of its queues may use the new keys then, and it is connected again
+    /// with the former ones. Paths that are lost keep the former keys as well. Keep both keys on
+    /// the targets, and repeat the call.
     pub fn reauthenticate(&mut self, keys: Arc<HostKeys>) {
-        let controllers = self.paths.iter_mut().filter_map(PathSlot::live_mut);
-        controllers.for_each(|live| live.authenticate(Arc::clone(&keys)));
+        self.shared.lock().key_requests.clear();
+        let mut connecting = Vec::new();
+        for controller in self
+            .paths
+            .iter_mut()
+            .filter_map(|path| path.controller.as_mut())
+        {
+            match controller.is_live() {
+                true => controller.authenticate(Arc::clone(&keys)),
+                false => connecting.push(controller.incarnation),
+            }
+        }
         self.key_outcome = None;
-        self.key_change = Some(KeyChange {
+        let mut change = KeyChange {
             keys,
+            connecting,
             result: Ok(()),
-        });
+        };
+        if self.is_ended {
+            change.failed(shut_down());
+        }
+        self.key_change = Some(change);
     }
 
     /// The result of the last [`reauthenticate`](Self::reauthenticate), once, when it has ended.
@@ -197,7 +215,7 @@ impl<P: Providers> MultipathAdmin<P> {
     pub fn shutdown(&mut self, now: Duration, timeout: Duration) {
         self.is_ended = true;
         if let Some(change) = &mut self.key_change {
-            change.failed(UsageError::Other("the paths are shut down".to_owned()).into());
+            change.failed(shut_down());
         }
         for path in &mut self.paths {
             if let Some(controller) = path.controller.take() {
@@ -333,11 +351,26 @@ impl<P: Providers> MultipathAdmin<P> {
         }
     }
 
+    /// Whether a path is being authenticated, or connected since before the change began.
+    fn is_changing_keys(&self) -> bool {
+        let change = self.key_change.as_ref();
+        let connecting = change
+            .map(|change| &change.connecting[..])
+            .unwrap_or_default();
+        let mut controllers = self
+            .paths
+            .iter()
+            .filter_map(|path| path.controller.as_ref());
+        controllers.any(|it| match it.is_live() {
+            true => it.authentication.is_running(),
+            false => connecting.contains(&it.incarnation),
+        })
+    }
+
     /// Ends the change of keys when no path is being authenticated any more: all others are
     /// connected with the new keys from now on.
     fn end_key_change(&mut self) -> bool {
-        let mut live = self.paths.iter().filter_map(PathSlot::live);
-        let is_running = live.any(|it| it.authentication.is_running());
+        let is_running = self.is_changing_keys();
         let Some(change) = self.key_change.take_if(|_| !is_running) else {
             return false;
         };
@@ -397,6 +430,8 @@ impl<P: Providers> MultipathAdmin<P> {
 
     /// The controller of path `at` is lost, or could not be connected.
     fn lose(&mut self, at: usize, error: Error, now: Duration) {
+        // Queues may have ended their authentication before.
+        self.on_authenticated(at);
         let Some(path) = self.paths.get_mut(at) else {
             return;
         };
@@ -419,6 +454,8 @@ impl<P: Providers> MultipathAdmin<P> {
         // Queues that the I/O half did not take carried no command.
         let untaken = {
             let mut state = self.shared.lock();
+            let of = controller.incarnation;
+            state.key_requests.retain(|request| request.of != of);
             state.paths.get_mut(at).and_then(|its| its.incoming.take())
         };
         if let Some(info) = controller.info()
@@ -472,8 +509,9 @@ impl<P: Providers> MultipathAdmin<P> {
         self.is_changed = true;
     }
 
-    /// Writes the state of all paths for the I/O half.
-    fn publish(&mut self) {
+    /// Writes the state of all paths for the I/O half. Returns whether there is more to do.
+    fn publish(&mut self) -> bool {
+        let mut is_answered = false;
         {
             let mut state = self.shared.lock();
             let mut requests = Vec::new();
@@ -499,16 +537,29 @@ impl<P: Providers> MultipathAdmin<P> {
                     false => path.reconnect.state(),
                 };
             }
-            requests
-                .into_iter()
-                .for_each(|it| state.push_key_request(it));
+            match state.is_io_ended {
+                true => {
+                    state
+                        .reports
+                        .extend(requests.iter().map(KeyRequest::closed));
+                    is_answered = !requests.is_empty();
+                }
+                false => requests
+                    .into_iter()
+                    .for_each(|it| state.push_key_request(it)),
+            }
             state.fenced.append(&mut self.fenced);
             for event in self.events.drain(..) {
                 state.push_event(event);
             }
         }
         self.shared.changed();
+        is_answered
     }
+}
+
+fn shut_down() -> Error {
+    UsageError::Other("the paths are shut down".to_owned()).into()
 }
 
 impl PathSlot {

@@ -19,7 +19,7 @@ use nvmeof_initiator_core::multipath::{
     check_unique,
 };
 use nvmeof_initiator_core::{
-    Command, CommandError, ControllerEvent, ControllerInfo, QueueShape, SetupError, admin,
+    Command, CommandError, ControllerEvent, ControllerInfo, Names, QueueShape, SetupError, admin,
 };
 use nvmeof_memory::Region;
 use nvmeof_rdma::Address;
@@ -293,12 +293,13 @@ impl Controller {
             self.on_done(&call, now, context)?;
         }
         self.done = done;
-        if let Some(error) = self.queue.error() {
-            return Err(error.clone());
-        }
+        // Before the error: a target may close the connection after it has refused the keys.
         if let Some(result) = self.queue.take_reauthentication() {
             self.authentication.on_admin(result);
             self.is_changed = true;
+        }
+        if let Some(error) = self.queue.error() {
+            return Err(error.clone());
         }
         self.on_events(context.nsid);
         progress |= self.advance(now, context)?;
@@ -423,9 +424,14 @@ impl Controller {
         if count == 0 {
             return Err(self.invalid("the controller grants no I/O queue".to_owned()));
         }
+        // Those of the admin queue, although others may be configured since.
+        let names = Names {
+            keys: self.authentication.keys().cloned(),
+            ..admin.setup.names.clone()
+        };
         for qid in 1..=count {
             let config = IoConfig {
-                names: admin.setup.names.clone(),
+                names: names.clone(),
                 queue: QueueShape {
                     qid,
                     size: context.queue_size,

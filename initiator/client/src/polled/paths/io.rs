@@ -15,7 +15,7 @@ use super::keys::{KeyRequest, Pending};
 use super::retries::{Calls, Origin, Tries, Verdict, Waiting, is_unusual};
 use super::shared::{Incarnation, Incoming, PathView, Report, Shared, State};
 use super::{PathEvent, PathStatus};
-use crate::error::{Error, MachineError, UsageError};
+use crate::error::{Error, MachineError};
 use crate::polled::call::{Call, Done, SubmitError};
 use crate::polled::io::IoQueue;
 
@@ -222,13 +222,11 @@ impl MultipathIo {
     /// Closes all queues; calls end with an error.
     pub fn close(&mut self) {
         self.is_ended = true;
+        self.end_authentications();
         for member in &mut self.members {
             member.queues.iter_mut().for_each(IoQueue::close);
         }
         self.closing.append(&mut self.members);
-        for pending in self.authenticating.drain(..) {
-            self.shared.report(pending.end(Err(closed())));
-        }
         self.described.clear();
         self.rotation = None;
     }
@@ -419,6 +417,12 @@ impl MultipathIo {
         self.rotation = Rotation::of(self.policy, &self.described);
         let why = member.queues.iter().find_map(IoQueue::error).cloned();
         let why = why.unwrap_or_else(|| MachineError::internal("a lost path without error").into());
+        // A target may close the connection after it has refused the keys, which is the reason.
+        let its = |one: &mut Pending| one.of == member.incarnation;
+        for mut pending in self.authenticating.extract_if(.., its) {
+            let answer = pending.poll(&mut member.queues, true);
+            answer.into_iter().for_each(|it| self.shared.report(it));
+        }
         for queue in &mut member.queues {
             queue.close_because(why.clone());
         }
@@ -491,17 +495,27 @@ impl MultipathIo {
         self.calls.waiting.len() != before
     }
 
-    /// Begins to authenticate the queues of a controller. Those of a lost one have been reported.
+    /// Begins to authenticate the queues of a controller. The loss of one that is missing has been
+    /// reported.
     fn authenticate(&mut self, request: &KeyRequest) {
         self.authenticating.retain(|one| one.of != request.of);
         let members = &mut self.members;
         if let Some(member) = members.iter_mut().find(|it| it.incarnation == request.of) {
             let pending = Pending::begin(request, &mut member.queues);
             self.authenticating.push(pending);
-        } else if self.is_ended {
-            let pending = Pending::begin(request, &mut []);
-            self.shared.report(pending.end(Err(closed())));
         }
+    }
+
+    /// Answers all requests, because this half ends.
+    fn end_authentications(&mut self) {
+        let requests = {
+            let mut state = self.shared.lock();
+            state.is_io_ended = true;
+            std::mem::take(&mut state.key_requests)
+        };
+        let pending = self.authenticating.drain(..).map(|one| one.closed());
+        let all = pending.chain(requests.iter().map(KeyRequest::closed));
+        all.for_each(|answer| self.shared.report(answer));
     }
 
     /// Answers requests whose queues have all ended them. Returns whether there was one.
@@ -515,7 +529,7 @@ impl MultipathIo {
             let Some(member) = member else {
                 return false;
             };
-            let answer = one.poll(&mut member.queues);
+            let answer = one.poll(&mut member.queues, false);
             let is_ended = answer.is_some();
             answer.into_iter().for_each(|answer| shared.report(answer));
             !is_ended
@@ -589,6 +603,12 @@ impl MultipathIo {
         }
         drop(state);
         self.rotation = Rotation::of(self.policy, &self.described);
+    }
+}
+
+impl Drop for MultipathIo {
+    fn drop(&mut self) {
+        self.end_authentications();
     }
 }
 
@@ -668,10 +688,6 @@ impl Latency {
         });
         self.measured_at = now;
     }
-}
-
-fn closed() -> Error {
-    UsageError::Other("the I/O queues are closed".to_owned()).into()
 }
 
 fn len(bytes: Option<&[u8]>) -> u64 {

@@ -7,21 +7,23 @@
 //!    └── failed ─► ended ◄── answered ────┘
 //! ```
 //!
-//! It ends: each transaction of a queue has a time limit, and a controller whose queues are lost is
-//! lost itself.
+//! It ends: each transaction of a queue has a time limit, a controller whose queues are lost is
+//! lost itself, and the I/O half answers what it has not ended when it is closed or dropped.
 
 use std::sync::Arc;
 
 use nvmeof_initiator_core::dhchap::HostKeys;
 
 use super::shared::{Incarnation, Report};
-use crate::error::Error;
+use crate::error::{Error, UsageError};
 use crate::polled::io::IoQueue;
 
 /// A change of the keys of all paths, which the program requested.
 #[derive(Debug)]
 pub(super) struct KeyChange {
     pub(super) keys: Arc<HostKeys>,
+    /// Controllers that were being connected when it began: they are part of it.
+    pub(super) connecting: Vec<Incarnation>,
     /// The first error.
     pub(super) result: Result<(), Error>,
 }
@@ -71,6 +73,11 @@ impl Authentication {
             keys,
             ..Self::default()
         }
+    }
+
+    /// The keys of the last one, or of the connection.
+    pub(super) fn keys(&self) -> Option<&Arc<HostKeys>> {
+        self.keys.as_ref()
     }
 
     /// Whether `keys` are those of the last one, or of the connection.
@@ -140,6 +147,17 @@ pub(super) struct Pending {
     result: Result<(), Error>,
 }
 
+impl KeyRequest {
+    /// The answer of an I/O half that has ended.
+    pub(super) fn closed(&self) -> Report {
+        Report::Authenticated(self.of, self.number, Err(closed()))
+    }
+}
+
+fn closed() -> Error {
+    UsageError::Other("the I/O queues are closed".to_owned()).into()
+}
+
 impl Pending {
     /// Begins to authenticate `queues`.
     pub(super) fn begin(request: &KeyRequest, queues: &mut [IoQueue]) -> Self {
@@ -157,19 +175,20 @@ impl Pending {
         pending
     }
 
-    /// The answer, once all `queues` have ended it.
-    pub(super) fn poll(&mut self, queues: &mut [IoQueue]) -> Option<Report> {
+    /// The answer, once all `queues` have ended it, or one has failed and they `are_lost`.
+    pub(super) fn poll(&mut self, queues: &mut [IoQueue], are_lost: bool) -> Option<Report> {
         for queue in queues {
             if let Some(result) = queue.take_reauthentication() {
                 self.on_ended(result);
             }
         }
-        (self.unended == 0).then(|| self.end(self.result.clone()))
+        let is_ended = self.unended == 0 || (are_lost && self.result.is_err());
+        is_ended.then(|| Report::Authenticated(self.of, self.number, self.result.clone()))
     }
 
-    /// The answer with this result.
-    pub(super) fn end(&self, result: Result<(), Error>) -> Report {
-        Report::Authenticated(self.of, self.number, result)
+    /// The answer if the I/O half ends before.
+    pub(super) fn closed(&self) -> Report {
+        Report::Authenticated(self.of, self.number, Err(closed()))
     }
 
     fn on_ended(&mut self, result: Result<(), Error>) {

@@ -53,8 +53,10 @@ pub(super) struct State {
     /// Controllers that are fenced; the I/O half takes them. Only controllers that it took are
     /// fenced, so their number is limited.
     pub(super) fenced: Vec<Incarnation>,
-    /// The last request of each controller, until the I/O half takes it.
+    /// The last request of each live controller, until the I/O half takes it.
     pub(super) key_requests: Vec<KeyRequest>,
+    /// The I/O half is closed: it takes no requests.
+    pub(super) is_io_ended: bool,
     /// The I/O half takes them.
     pub(super) events: VecDeque<PathEvent>,
     /// The admin half takes them.
@@ -137,6 +139,7 @@ impl Shared {
                 paths: addrs.map(path).collect(),
                 fenced: Vec::new(),
                 key_requests: Vec::new(),
+                is_io_ended: false,
                 events: VecDeque::new(),
                 reports: Vec::new(),
                 regions: Vec::new(),

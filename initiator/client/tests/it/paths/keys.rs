@@ -1,8 +1,11 @@
 //! The keys of all paths change while they are connected.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use nvmeof_initiator::Error;
 
-use super::{DOWN, Endpoints, Host, Operation, PathChange, PathState, S, World};
+use super::{DOWN, Endpoints, Host, Operation, PathChange, PathState, S, Wakers, World};
 use crate::fake::{Requirement, keys};
 
 impl World {
@@ -58,6 +61,17 @@ impl World {
         self.until_live(host, target);
     }
 
+    /// Runs until a target has this many messages of authentications.
+    fn until_messages(&mut self, host: &mut Host<Endpoints>, target: usize, count: usize) {
+        for _ in 0..10_000 {
+            if self.targets[target].authentications.messages >= count {
+                return;
+            }
+            self.step(host);
+        }
+        panic!("no messages: {host:?}");
+    }
+
     fn until_live(&mut self, host: &mut Host<Endpoints>, path: usize) {
         self.until(host, |host| host.io.paths()[path].state == PathState::Live);
     }
@@ -86,6 +100,7 @@ fn keys_of_all_paths_change_while_calls_go_on() {
         }
         world.read(&mut host);
         reads += 1;
+        assert!(reads < 10_000, "the change does not end");
     };
     result.unwrap();
     assert!(reads > 2, "calls waited for the change");
@@ -115,7 +130,7 @@ fn path_that_refuses_the_keys_stays_connected_and_keeps_the_former_ones() {
     world.require(0, &[2]);
     world.lose(&mut host, 0);
     world.lose(&mut host, 1);
-    // It is repeated, and only the second one has anything to do.
+    // It is repeated.
     world.require(1, &[1, 2]);
     host.admin.reauthenticate(keys(2, None));
     world.reauthenticated(&mut host).unwrap();
@@ -175,24 +190,138 @@ fn loss_of_a_path_ends_the_change_with_its_reason() {
     // On its admin queue, and on its I/O queues: the admin queue sends two messages.
     for sent in [0, 2] {
         let before = world.targets[0].authentications.messages;
+        let stalled = world.targets[0].stalled();
         host.admin.reauthenticate(keys(2, None));
-        while world.targets[0].authentications.messages < before + sent {
-            world.step(&mut host);
-        }
+        world.until_messages(&mut host, 0, before + sent);
         world.targets[0].manners.stalls_messages = true;
         for _ in 0..100 {
             world.step(&mut host);
         }
-        assert!(world.targets[0].stalled() > 0, "{sent}");
+        assert!(world.targets[0].stalled() > stalled, "{sent}");
         world.targets[0].hang_up();
         let error = world.reauthenticated(&mut host).unwrap_err();
-        assert!(matches!(error, Error::Lost(_)), "{error:?}");
+        assert!(error.to_string().contains("closed"), "{error}");
         world.targets[0].manners.stalls_messages = false;
         world.until_live(&mut host, 0);
-        for target in [0, 1] {
-            assert_eq!(world.proved(target).len(), 3);
-        }
+        // The lost one has the former keys, the other one the new ones.
+        assert_eq!(world.proved(0), [Some(0); 3]);
+        assert_eq!(world.proved(1), [Some(1); 3]);
     }
+}
+
+/// As SPDK's target does. The refusal is the reason, and the path returns with the former keys.
+#[test]
+fn target_may_close_the_connection_after_a_refusal() {
+    let mut world = World::with_keys(&[1]);
+    let mut host = world.connected();
+    for target in [0, 1] {
+        world.require(target, &[1, 2]);
+    }
+    let before = world.targets[0].authentications.messages;
+    host.admin.reauthenticate(keys(2, None));
+    // The admin queue, then both I/O queues, which are refused.
+    world.until_messages(&mut host, 0, before + 2);
+    world.require(0, &[1]);
+    world.until_messages(&mut host, 0, before + 3);
+    world.until_without_admin(&mut host, |world, _| {
+        world.targets[0].authentications.messages == before + 6
+    });
+    // The admin half sees the refusal and the loss at once.
+    let end = world.net.now() + S(1);
+    world.until_without_admin(&mut host, |world, _| world.net.now() >= end);
+    world.targets[0].hang_up();
+    let end = world.net.now() + S(1);
+    world.until_without_admin(&mut host, |world, _| world.net.now() >= end);
+    let error = world.reauthenticated(&mut host).unwrap_err().to_string();
+    assert!(error.contains("authentication failed"), "{error}");
+    world.until(&mut host, |host| lost(host) == 1);
+    world.until_live(&mut host, 0);
+    assert_eq!(world.proved(0), [Some(0); 3]);
+    world.read(&mut host);
+}
+
+#[test]
+fn change_without_a_connected_path_ends_at_once() {
+    let mut world = World::with_keys(&[1]);
+    for target in &mut world.targets {
+        target.manners.reject = DOWN;
+    }
+    let mut host = world.host();
+    for _ in 0..200 {
+        world.step(&mut host);
+    }
+    host.admin.reauthenticate(keys(2, None));
+    assert_eq!(host.admin.next_deadline(), Some(std::time::Duration::ZERO));
+    host.admin.poll(world.net.now());
+    host.admin.take_reauthentication().unwrap().unwrap();
+    for target in [0, 1] {
+        world.require(target, &[2]);
+        world.targets[target].manners.reject = None;
+    }
+    world.until_live(&mut host, 0);
+    world.until_live(&mut host, 1);
+
+    host.admin.shutdown(world.net.now(), S(1));
+    host.admin.reauthenticate(keys(1, None));
+    world.reauthenticated(&mut host).unwrap_err();
+}
+
+/// Nobody polls the I/O half any more.
+#[test]
+fn change_ends_if_the_io_half_is_gone() {
+    for is_dropped in [true, false] {
+        let mut world = World::with_keys(&[1]);
+        let host = world.connected();
+        let Host {
+            mut admin, mut io, ..
+        } = host;
+        admin.reauthenticate(keys(1, None));
+        match is_dropped {
+            true => drop(io),
+            false => io.close(),
+        }
+        let result = (0..1000).find_map(|_| {
+            let now = world.net.now();
+            for target in &mut world.targets {
+                while target.poll(now) {}
+            }
+            while admin.poll(now) {}
+            let next = now + std::time::Duration::from_millis(1);
+            world.net.advance_to_next(Some(next));
+            admin.take_reauthentication()
+        });
+        let error = result.unwrap().unwrap_err().to_string();
+        assert!(error.contains("closed"), "{error}");
+    }
+}
+
+/// Two threads that sleep drive the halves.
+#[test]
+fn each_half_wakes_the_other_one() {
+    let mut world = World::with_keys(&[1]);
+    let woken = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let waker = |at: usize| {
+        let woken = Arc::clone(&woken);
+        let wake = move || {
+            woken[at].fetch_add(1, Ordering::Relaxed);
+        };
+        Some(Arc::new(wake) as Arc<dyn Fn() + Send + Sync>)
+    };
+    let wakers = Wakers {
+        admin: waker(0),
+        io: waker(1),
+    };
+    let mut host = world.host_with(wakers);
+    world.until_live(&mut host, 0);
+    world.until_live(&mut host, 1);
+    let counts = || [0, 1].map(|at: usize| woken[at].load(Ordering::Relaxed));
+    let before = counts();
+    host.admin.reauthenticate(keys(1, None));
+    world.reauthenticated(&mut host).unwrap();
+    // A request and an answer for each path.
+    let after = counts();
+    assert_eq!(after[0], before[0] + 2);
+    assert!(after[1] > before[1]);
 }
 
 #[test]
@@ -235,9 +364,7 @@ fn change_of_queues_that_are_closed_has_failed() {
         let before = world.targets[0].authentications.messages;
         host.admin.reauthenticate(keys(1, None));
         // The admin queue sends two messages.
-        while world.targets[0].authentications.messages < before + 2 {
-            world.step(&mut host);
-        }
+        world.until_messages(&mut host, 0, before + 2);
         world.targets[0].manners.stalls_messages = true;
         for _ in 0..100 {
             world.step(&mut host);
