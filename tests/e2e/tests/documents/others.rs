@@ -75,6 +75,9 @@ const MORE: &[(&str, &str)] = &[
     ("nvmeof flush", ""),
     ("nvmeof id-ns", ""),
     ("nvmeof read", "--start-block 0 --block-count 8 --data -"),
+    // Requires a registration.
+    ("nvmeof resv-acquire", "--help"),
+    ("nvmeof resv-register", "--rrega 0 --nrkey 1"),
     ("nvmeof write", "--start-block 0 --data same.img"),
     ("nvmeof write-zeroes", "--start-block 0 --block-count 8"),
     ("nvmeof-target check-config", "target.toml"),
