@@ -70,6 +70,8 @@ pub(crate) enum ProtectionStep {
 pub(crate) enum NotChanged {
     /// There is no such namespace any more.
     Gone,
+    /// It waits for its backing store or for its record: what is saved may be unknown.
+    NotReady,
     /// Nothing can be saved.
     NoKeeper,
 }
@@ -84,6 +86,7 @@ impl From<NotChanged> for CannotImport {
     fn from(why: NotChanged) -> Self {
         match why {
             NotChanged::Gone => Self::NoNamespace,
+            NotChanged::NotReady => Self::NotReady,
             NotChanged::NoKeeper => Self::NoKeeper,
         }
     }
@@ -262,6 +265,9 @@ impl Live {
         } = &mut *state;
         let namespace = configured.subsystem.namespace(nsid);
         let namespace = namespace.filter(|_| !*retired).ok_or(NotChanged::Gone)?;
+        if !namespace.is_ready() {
+            return Err(NotChanged::NotReady.into());
+        }
         if !save_queue.has_keeper() {
             return Err(NotChanged::NoKeeper.into());
         }

@@ -72,6 +72,12 @@ pub enum CannotImport {
     /// No such namespace is served.
     #[error("no such namespace is served; `nvmeof-target ctl namespace list` names them")]
     NoNamespace,
+    /// It waits.
+    #[error(
+        "the namespace waits for its backing store or for its record; `nvmeof-target ctl status` \
+         says why"
+    )]
+    NotReady,
     /// Nothing is saved.
     #[error("the target has no state file (control.state), so that it keeps no reservations")]
     NoKeeper,
@@ -333,8 +339,9 @@ impl ReservationTable {
             notices,
             ends,
         } = change(&newest.reservations)?;
+        // Also of a registrant that takes another name.
         if let Some((id, nqn)) = &host
-            && !newest.reservations.is_registrant(id)
+            && newest.names.get(id) != Some(nqn)
             && next.is_registrant(id)
             && newest.registrants_of(nqn) >= MOST_OF_NQN
         {
@@ -593,6 +600,19 @@ mod tests {
             its.register([99; 16], &command, (0, 1), &Rules::default())
         });
         granted.unwrap();
+        // It does not free those of the first one by using their identifiers.
+        for host in 1..MOST_OF_NQN {
+            let host = [u8::try_from(host).unwrap(); 16];
+            let again = table.change(&namespace(1), (host, other), |its| {
+                its.register(host, &command, (0, 1), &Rules::default())
+            });
+            again.unwrap();
+        }
+        let last = [u8::try_from(MOST_OF_NQN).unwrap(); 16];
+        let refused = table.change(&namespace(1), (last, other), |its| {
+            its.register(last, &command, (0, 1), &Rules::default())
+        });
+        assert_eq!(refused.unwrap_err(), Refused::Full);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Admin<'_> {
         let (live, namespace_view) = (self.live()?, self.namespace_view()?);
         for seen in namespace_view.list() {
             check_reservation(seen)?;
-            check_ready(&seen.namespace, to)?;
+            check_ready(&seen.namespace)?;
             let allowed = live.check_protection(seen.namespace.nsid, to);
             allowed.map_err(|refused| self.refusal(refused, NSID_ALL))?;
         }
@@ -78,7 +78,7 @@ impl Admin<'_> {
         namespace: &Namespace,
         to: WriteProtection,
     ) -> Result<Next, Failure> {
-        check_ready(namespace, to)?;
+        check_ready(namespace)?;
         let (live, nsid) = (self.live()?, namespace.nsid);
         let protecting = live.protect(&self.shared.save_queue, nsid, to);
         let protecting = protecting.map_err(|refused| self.refusal(refused, nsid))?;
@@ -263,12 +263,13 @@ pub(super) fn check_reservation(seen: &VisibleNamespace) -> Result<(), Failure> 
     }
 }
 
-/// Writes to a backing store that is gone cannot be made stable.
-fn check_ready(namespace: &Namespace, to: WriteProtection) -> Result<(), Failure> {
-    if to != WriteProtection::NONE && !namespace.is_ready() {
-        return Err(Failure::not_ready());
+/// Writes to a backing store that is gone cannot be made stable. What is saved of a namespace that
+/// waits may be unknown: a change would replace it.
+fn check_ready(namespace: &Namespace) -> Result<(), Failure> {
+    match namespace.is_ready() {
+        true => Ok(()),
+        false => Err(Failure::not_ready()),
     }
-    Ok(())
 }
 
 /// Completes a request after its save: an acknowledged state survives a restart.

@@ -57,6 +57,7 @@ impl Admin<'_> {
             match live.set_persistence(save_queue, nsid, persists) {
                 Ok(pending) => saves.push(pending),
                 Err(NotReserved::Now(NotChanged::Gone)) if command.nsid == NSID_ALL => {}
+                Err(NotReserved::Now(NotChanged::NotReady)) => return Err(Failure::not_ready()),
                 Err(_) => return Err(not_kept()),
             }
         }

@@ -109,13 +109,18 @@ pub fn path_beside(state: &Path) -> PathBuf {
 
 /// Name of a record: readable, and another one for each namespace.
 fn name_of(subsystem: &Nqn, nsid: u32) -> String {
+    format!("{}{nsid}", prefix_of(subsystem))
+}
+
+/// What the names of the records of a subsystem begin with.
+fn prefix_of(subsystem: &Nqn) -> String {
     /// The longest NQN and the rest are less than the 255 bytes that file systems permit.
     const MOST: usize = 150;
     let text = subsystem.as_str();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
     let plain = text.chars().map(|c| if is_plain(c) { c } else { '_' });
     let plain: String = plain.take(MOST).collect();
-    format!("{plain}-{:08x}.{nsid}", crc32c::crc32c(text.as_bytes()))
+    format!("{plain}-{:08x}.", crc32c::crc32c(text.as_bytes()))
 }
 
 impl Records {
@@ -167,6 +172,37 @@ impl Records {
         match &known.target {
             Some(target) => target.restore(&subsystem, settings),
             None => known.unrestored.push((subsystem, settings)),
+        }
+        Ok(())
+    }
+
+    /// Removes the records of namespace `nsid`, or of all namespaces of the subsystem, which were
+    /// not served since the start. The save of the others removes theirs.
+    ///
+    /// # Errors
+    /// [`Unreadable`]: one cannot be read or removed.
+    pub(crate) fn remove_unread(
+        &self,
+        subsystem: &Nqn,
+        nsid: Option<u32>,
+    ) -> Result<(), Unreadable> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return Ok(());
+        };
+        let prefix = prefix_of(subsystem);
+        for name in store.names().map_err(Unreadable)? {
+            let of = name
+                .strip_prefix(&prefix)
+                .and_then(|rest| rest.parse().ok());
+            let Some(of) = of.filter(|of| nsid.is_none_or(|nsid| nsid == *of)) else {
+                continue;
+            };
+            if !self.known().records.contains_key(&(*subsystem, of)) {
+                let (stored, _) = Stored::read(&mut **store, subsystem, of).map_err(Unreadable)?;
+                let removed = store.replace(&name, stored.version, b"");
+                removed.map_err(Unreadable)?;
+            }
         }
         Ok(())
     }

@@ -25,6 +25,12 @@ pub(super) trait StateStore: Send {
     /// or the new record is stored.
     fn replace(&mut self, name: &str, expected: u64, bytes: &[u8]) -> Result<u64, StateError>;
 
+    /// The names of all records, and perhaps others.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    fn names(&mut self) -> Result<Vec<String>, StateError>;
+
     /// Where a record is, for messages.
     fn place(&self, name: &str) -> String;
 }
@@ -68,6 +74,8 @@ pub(crate) enum StateError {
 pub(super) struct Folder<F = Real> {
     path: PathBuf,
     files: F,
+    /// Whether the names in it are on stable storage.
+    is_synced: bool,
 }
 
 /// The first line of a file.
@@ -83,13 +91,30 @@ impl Folder {
     /// The folder at `path`, which is created when there is something to store. The caller has
     /// locked it against other processes.
     pub(super) fn at(path: PathBuf) -> Self {
-        Self { path, files: Real }
+        Self {
+            path,
+            files: Real,
+            is_synced: false,
+        }
     }
 }
 
 impl<F: Files> Folder<F> {
     fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// Puts the names on stable storage, after a change that may have been interrupted.
+    fn sync(&mut self) -> io::Result<()> {
+        if self.is_synced {
+            return Ok(());
+        }
+        match self.files.sync_folder(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            synced => synced.map_err(|error| about(&self.path, &error))?,
+        }
+        self.is_synced = true;
+        Ok(())
     }
 
     fn create(&self) -> io::Result<()> {
@@ -108,6 +133,8 @@ impl<F: Files> Folder<F> {
 
 impl<F: Files + Send> StateStore for Folder<F> {
     fn read(&mut self, name: &str) -> Result<Record, StateError> {
+        // A target that was killed while it replaced a record may not have done so.
+        self.sync()?;
         let file = self.file(name);
         let text = match fs::read(&file) {
             Ok(text) => text,
@@ -144,13 +171,14 @@ impl<F: Files + Send> StateStore for Folder<F> {
             });
         }
         let file = self.file(name);
+        // Until this change has succeeded as a whole.
+        self.is_synced = false;
         if bytes.is_empty() {
             if found != 0 {
                 let removed = self.files.remove(&file);
                 removed.map_err(|error| about(&file, &error))?;
-                let synced = self.files.sync_folder(&self.path);
-                synced.map_err(|error| about(&self.path, &error))?;
             }
+            self.sync()?;
             return Ok(0);
         }
         self.create().map_err(|error| about(&self.path, &error))?;
@@ -161,7 +189,21 @@ impl<F: Files + Send> StateStore for Folder<F> {
         let mut text = Header { version, checksum }.to_string().into_bytes();
         text.extend_from_slice(bytes);
         prepare(&self.files, &file, &text, ReadAccess::Owner)?.commit()?;
+        self.is_synced = true;
         Ok(version)
+    }
+
+    fn names(&mut self) -> Result<Vec<String>, StateError> {
+        let listed = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            listed => listed.map_err(|error| about(&self.path, &error))?,
+        };
+        let name = |entry: io::Result<fs::DirEntry>| {
+            let entry = entry.map_err(|error| about(&self.path, &error))?;
+            // Names of records are plain text.
+            Ok(entry.file_name().into_string().ok())
+        };
+        listed.filter_map(|entry| name(entry).transpose()).collect()
     }
 
     fn place(&self, name: &str) -> String {

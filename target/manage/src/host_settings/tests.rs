@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nvmeof_target_core::{
     Preemption, Registrant, ReservationState, SavedProtection, SavedReservations,
@@ -165,6 +166,91 @@ fn failed_write_changes_no_record() {
     // The settings are as before, but what is stored is not known.
     scene.write(&protected(&[1, 2])).unwrap();
     assert_eq!(scene.restored().unwrap(), protected(&[1, 2]));
+    scene.write(&SavedSettings::default()).unwrap();
+    assert_eq!(scene.restored().unwrap(), SavedSettings::default());
+}
+
+/// Fails after it has replaced a record, as when the folder cannot be synced.
+struct Unsure {
+    folder: Folder,
+    fails: Arc<AtomicBool>,
+}
+
+impl StateStore for Unsure {
+    fn read(&mut self, name: &str) -> Result<store::Record, StateError> {
+        self.folder.read(name)
+    }
+
+    fn replace(&mut self, name: &str, expected: u64, bytes: &[u8]) -> Result<u64, StateError> {
+        let replaced = self.folder.replace(name, expected, bytes)?;
+        match self.fails.swap(false, Ordering::Relaxed) {
+            true => Err(io::Error::from(io::ErrorKind::StorageFull).into()),
+            false => Ok(replaced),
+        }
+    }
+
+    fn names(&mut self) -> Result<Vec<String>, StateError> {
+        self.folder.names()
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.folder.place(name)
+    }
+}
+
+/// Of namespaces that are disabled, for example.
+#[test]
+fn records_that_were_not_read_are_removed_by_name() {
+    let mut scene = Scene::new();
+    let similar = Nqn::new("nqn.2026-11.org.example:disk2").unwrap();
+    let all = protected(&[1, 2]);
+    scene.write(&all).unwrap();
+    scene.records.admit(similar.as_str(), 1).unwrap();
+    scene.records.write(&similar, 1, &protected(&[1])).unwrap();
+    let restarted = || Records::beside(Some(&scene.state()));
+    let records = restarted();
+    records.admit(nqn().as_str(), 2).unwrap();
+    records.remove_unread(&nqn(), None).unwrap();
+    assert_eq!(scene.restored().unwrap(), protected(&[2]), "one was read");
+    restarted().remove_unread(&nqn(), Some(1)).unwrap();
+    assert_eq!(scene.restored().unwrap(), protected(&[2]));
+    fs::write(scene.file(1), "damaged").unwrap();
+    let error = restarted()
+        .remove_unread(&nqn(), None)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("move this file away"), "{error}");
+    fs::remove_file(scene.file(1)).unwrap();
+    restarted().remove_unread(&nqn(), None).unwrap();
+    assert_eq!(scene.restored().unwrap(), SavedSettings::default());
+    let left = restarted();
+    left.admit(similar.as_str(), 1).unwrap();
+    assert_eq!(left.known().unrestored[0].1, protected(&[1]));
+}
+
+#[test]
+fn record_that_was_replaced_although_that_failed_is_put_back() {
+    let mut scene = Scene::new();
+    scene.write(&protected(&[1])).unwrap();
+    let fails = Arc::new(AtomicBool::new(false));
+    let store = Unsure {
+        folder: Folder::at(path_beside(&scene.state())),
+        fails: Arc::clone(&fails),
+    };
+    scene.records = Arc::new(Records::of(Some(Box::new(store))));
+    let absent = scene.records.write(&nqn(), 1, &SavedSettings::default());
+    assert!(absent.unwrap_err().to_string().contains("was not read"));
+    for nsid in [1, 2] {
+        scene.records.admit(nqn().as_str(), nsid).unwrap();
+    }
+    for settings in [
+        SavedSettings::default(),
+        reserved(ReservationType::WRITE_EXCLUSIVE),
+    ] {
+        fails.store(true, Ordering::Relaxed);
+        scene.write(&settings).unwrap_err();
+        assert_eq!(scene.restored().unwrap(), protected(&[1]));
+    }
     scene.write(&SavedSettings::default()).unwrap();
     assert_eq!(scene.restored().unwrap(), SavedSettings::default());
 }

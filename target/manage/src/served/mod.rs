@@ -305,16 +305,9 @@ impl Manager {
         most: Duration,
     ) -> Result<(), ForgetError> {
         let save = self.target.forget_settings(subsystem, nsid);
-        if save.is_none() {
-            let unreadable = self.records.unreadable().into_iter();
-            let mut its = unreadable.filter(|one| {
-                one.subsystem == *subsystem && nsid.is_none_or(|nsid| nsid == one.nsid)
-            });
-            return its
-                .next()
-                .map_or(Ok(()), |one| Err(ForgetError::Unreadable(one.why)));
-        }
-        Ok(save.wait(most).ok_or(ForgetError::NotYet)??)
+        let others = self.records.remove_unread(subsystem, nsid);
+        save.wait(most).ok_or(ForgetError::NotYet)??;
+        others.map_err(|error| ForgetError::Unreadable(error.to_string()))
     }
 
     /// The current model.

@@ -1,6 +1,5 @@
 //! Notifications about reservations, features and Identify fields of them.
 
-use nvmeof_wire::Status;
 use nvmeof_wire::admin::{
     Cns, GetFeatures, GetLogPage, LogId, NSID_ALL, Select, SetFeatures, bare,
 };
@@ -17,11 +16,14 @@ use nvmeof_wire::reservation::{
     self, AcquireAction, NoticeMask, NoticePage, NoticeType, RegisterAction, ReleaseAction,
     ReservationType,
 };
+use nvmeof_wire::{Nqn, Status};
 use zerocopy::FromBytes;
 
 use super::reservations::{ACQUIRE, WRITE_EXCLUSIVE, acquire, host, keys, register, release};
-use crate::testing::{Host, Outcome, target, without_keeper};
-use crate::{Limits, Order, Target};
+use crate::testing::{Host, Outcome, SUBNQN, target, without_keeper};
+use crate::{
+    CannotImport, Limits, NamespaceState, Order, Preferred, ReservationState, Revision, Target,
+};
 
 const WRITE_EXCLUSIVE_REGISTRANTS: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
 
@@ -179,6 +181,37 @@ fn persistence_is_set_by_feature_or_register() {
     let status = register(&mut queue, RegisterAction::REGISTER, 0, 1);
     assert_eq!(status, Status::SUCCESS);
     assert_eq!(get(&mut admin, 1), (Status::SUCCESS, 1));
+}
+
+/// What is saved of a namespace that waits may be unknown: its record would be replaced, with the
+/// reservation of another host in it.
+#[test]
+fn namespace_that_waits_is_not_changed() {
+    let target = target();
+    let (mut admin, _) = host(&target, 1);
+    let revision = Revision {
+        nqn: Nqn::new(SUBNQN).unwrap(),
+        nsid: 1,
+        store: 0,
+        blocks: 1000,
+        preferred: Preferred::default(),
+        state: NamespaceState::Absent,
+    };
+    let _ = target.apply(target.model().revised(&[revision])).unwrap();
+    for (fid, value) in [
+        (FeatureId::RESERVATION_PERSISTENCE, 1),
+        (FeatureId::NAMESPACE_WRITE_PROTECTION, 0),
+        (FeatureId::NAMESPACE_WRITE_PROTECTION, 1),
+    ] {
+        let mut sqe = SetFeatures::new(fid, value).to_sqe();
+        sqe.nsid = 1.into();
+        let status = admin.plain(sqe).status();
+        assert_eq!(status, Status::NAMESPACE_NOT_READY, "{fid:?} {value}");
+    }
+    let subsystem = Nqn::new(SUBNQN).unwrap();
+    let imported = target.import_reservations(&subsystem, 1, ReservationState::default());
+    assert_eq!(imported.unwrap_err(), CannotImport::NotReady);
+    assert!(target.next_save().is_none());
 }
 
 /// What is not saved does not fence.
