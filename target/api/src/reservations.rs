@@ -13,7 +13,8 @@ pub struct ReservationsOut {
     pub unknown: Vec<UnknownReservations>,
 }
 
-/// A namespace whose record of reservations cannot be read.
+/// A namespace whose record of reservations cannot be read, or could not be restored after a failed
+/// write.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize, ToSchema)]
 pub struct UnknownReservations {
     /// NQN of the subsystem.

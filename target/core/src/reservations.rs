@@ -23,15 +23,13 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::reservation::NoticeType;
 
 use crate::Namespace;
+use crate::host_settings::{Key, keys_with};
 use crate::persist::PendingSave;
 
 /// Registrants of one NQN, at most. A host has one host identifier, and another one after a new
 /// installation: its former registration remains until it is preempted. Without this limit, one
 /// host could take all of `limits.registrants`.
 const MOST_OF_NQN: usize = 16;
-
-/// NSID and UUID: another namespace with the same NSID has reservations of its own.
-type Key = (u32, [u8; 16]);
 
 /// The reservations of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +171,7 @@ impl InForce {
 
     /// Whether all namespaces with this NSID permit `host` this access.
     pub(crate) fn permit(&self, nsid: u32, host: &HostId, access: Access) -> bool {
-        let its = self.namespaces.range((nsid, [0; 16])..=(nsid, [0xff; 16]));
+        let its = self.namespaces.range(keys_with(nsid));
         let mut its = its.map(|(_, its)| its.reservations.accesses(host));
         its.all(|accesses| accesses.has(access))
     }
@@ -201,20 +199,17 @@ impl ReservationTable {
         self.in_progress.is_some()
     }
 
-    /// Takes the table. What is in force remains, so that nobody gets more than before. Requests
-    /// fail: the hosts lose their controllers, and here nothing changes any more.
+    /// Takes the table, with the changes that are not saved yet. What is in force remains, so that
+    /// nobody gets more than before.
     pub(crate) fn retire(&mut self) -> Self {
-        let mut asked = std::mem::take(&mut self.asked);
-        let mut in_progress = self.in_progress.take();
-        for changes in asked.values_mut().chain(&mut in_progress) {
-            let pending = std::mem::take(&mut changes.pending);
-            pending.end(&Err(io::Error::other("the subsystem is no longer served")));
-        }
-        Self {
-            in_force: Arc::clone(&self.in_force),
-            asked,
-            in_progress,
-        }
+        let in_force = Arc::clone(&self.in_force);
+        std::mem::replace(
+            self,
+            Self {
+                in_force,
+                ..Self::default()
+            },
+        )
     }
 
     /// Forgets the reservations of namespace `nsid`, or all, with the next save of each. Returns
@@ -366,8 +361,7 @@ impl ReservationTable {
     /// The reservations that are to be saved now, of the namespaces with that NSID. Call
     /// [`kept`](Self::kept) afterwards.
     pub(crate) fn begin_write(&mut self, nsid: u32) -> Vec<SavedReservations> {
-        let its = (nsid, [0; 16])..=(nsid, [0xff; 16]);
-        let its = self.in_force.namespaces.range(its);
+        let its = self.in_force.namespaces.range(keys_with(nsid));
         let mut all: BTreeMap<_, _> = its.map(|(key, its)| (*key, Arc::clone(its))).collect();
         self.in_progress = self.asked.remove(&nsid);
         let changes = self.in_progress.iter();
@@ -613,6 +607,28 @@ mod tests {
             its.register(last, &command, (0, 1), &Rules::default())
         });
         assert_eq!(refused.unwrap_err(), Refused::Full);
+    }
+
+    /// The subsystem is removed meanwhile: what was reported must not be another thing than what
+    /// is saved.
+    #[test]
+    fn requests_of_a_retired_table_end_with_their_saves() {
+        let mut table = ReservationTable::default();
+        let _ = register(&mut table, HOST, 1).unwrap();
+        let _ = table.begin_write(1);
+        end(&mut table, &Ok(()));
+        let cleared = table.clear(1).unwrap();
+        let _ = table.begin_write(1);
+        let registered = register(&mut table, OTHER, 2).unwrap();
+        let mut waiting = table.retire();
+        assert!(!cleared.is_complete() && !registered.pending.is_complete());
+        end(&mut waiting, &Ok(()));
+        assert!(cleared.outcome().unwrap().is_ok() && registrants(&waiting).is_empty());
+        assert_eq!(waiting.begin_write(1).len(), 1);
+        end(&mut waiting, &failed());
+        assert!(registered.pending.outcome().unwrap().is_err());
+        // Controllers that are still there.
+        assert_eq!(registrants(&table), [HOST]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod workers;
 pub use backing_store_monitor::BackingStoreMonitor;
 pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
-pub use host_settings::{NamespaceReservations, UnreadableRecord};
+pub use host_settings::{NamespaceReservations, UnknownRecord};
 pub use lineage::{Lineage, LineageError};
 pub use old_keys::OldKeyTimer;
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};

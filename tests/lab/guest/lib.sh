@@ -310,6 +310,25 @@ leaks_none() {
     [ "$grown" -le "$2" ] || fail "the target grew by $grown KiB, at most $2 are allowed"
 }
 
+# --- the kernel's multipath ---------------------------------------------------
+
+MULTIPATH=/sys/module/nvme_core/parameters/multipath
+
+# multipath Y|N : reloads the kernel's host with that setting. Scenarios end with Y.
+multipath() {
+    nvme disconnect-all
+    modprobe -r nvme_rdma nvme_fabrics nvme_core
+    modprobe nvme_core multipath="$1"
+    modprobe nvme_rdma
+}
+
+# without_multipath : each controller has its own block devices. Otherwise those of several hosts
+# are paths of one.
+without_multipath() {
+    multipath N
+    dmesg_expect 'nvme[0-9]+: (Found shared namespace|Support for shared namespaces without)'
+}
+
 # --- the kernel log ----------------------------------------------------------
 
 # dmesg_expect REGULAR-EXPRESSION : this scenario causes such lines.
@@ -357,6 +376,7 @@ check_dmesg() {
 finish() {
     set +x
     trap - ERR EXIT
+    grep -q Y "$MULTIPATH" || multipath Y
     if [ "$1" = 0 ] && [ -s /run/lab/failed ]; then
         cp /run/lab/failed /run/lab/reason
         exit 1

@@ -2,7 +2,7 @@
 # about: a stopped host with a stale copy of an ext4 file system is fenced, the other host repairs and mounts it, the first one continues to write; also with a crash of the target in between
 # providers: iwarp verbs-rxe verbs-siw
 # timeout: 200
-# long-timeout: 2400
+# long-timeout: 6000
 source /lab/guest/lib.sh
 
 losses_expected

@@ -5,23 +5,10 @@
 # long-timeout: 1500
 source /lab/guest/lib.sh
 
-# Without multipath, Linux has a block device for each controller: those of several hosts would
-# be combined otherwise.
-multipath() {
-    nvme disconnect-all
-    modprobe -r nvme_rdma nvme_fabrics nvme_core
-    modprobe nvme_core multipath="$1"
-    modprobe nvme_rdma
-}
-end() {
-    multipath Y
-    finish "$1"
-}
-trap 'end $?' EXIT
-multipath N
+# Otherwise Linux combines the controllers of all hosts as paths.
+without_multipath
 
 losses_expected
-dmesg_expect 'nvme[0-9]+: (Found shared namespace|Support for shared namespaces without)'
 
 rounds=1 seconds=1
 [ -z "$LONG" ] || rounds=20 seconds=4

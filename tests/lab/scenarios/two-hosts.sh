@@ -6,20 +6,8 @@
 source /lab/guest/lib.sh
 
 # Otherwise Linux combines the controllers of both hosts as two paths.
-multipath() {
-    nvme disconnect-all
-    modprobe -r nvme_rdma nvme_fabrics nvme_core
-    modprobe nvme_core multipath="$1"
-    modprobe nvme_rdma
-}
-end() {
-    multipath Y
-    finish "$1"
-}
-trap 'end $?' EXIT
-multipath N
+without_multipath
 
-dmesg_expect 'nvme[0-9]+: (Found shared namespace|Support for shared namespaces without)'
 dmesg_expect 'Connect for subsystem .* is not allowed, hostnqn: .*:host4$'
 dmesg_expect 'failed to connect queue: 0 ret=16772'
 

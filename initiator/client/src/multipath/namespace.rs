@@ -183,10 +183,12 @@ impl MultipathNamespace {
         let mut changes = self.inner.changes.subscribe();
         loop {
             changes.borrow_and_update();
+            // Before the choice: a path that becomes known in between can be used.
+            let is_trying = self.inner.is_trying(self.head.id);
             if self.choose(None).is_some() {
                 return Ok(());
             }
-            if !self.inner.is_trying(self.head.id) {
+            if !is_trying {
                 return Err(self.inner.no_path(self.head.id));
             }
             self.inner.wait_for(&mut changes, self.head.id).await?;

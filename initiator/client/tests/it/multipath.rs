@@ -70,9 +70,7 @@ impl Scene {
             .await
             .unwrap();
         let mut events = multipath.changes();
-        while !multipath.paths()[0].is_live {
-            assert!(events.changed().await);
-        }
+        live(&multipath, &mut events, 1).await;
         let disk = multipath.namespace(1).await.unwrap();
         Self {
             host,
@@ -85,9 +83,7 @@ impl Scene {
     /// The same, when all paths are connected.
     async fn connected(targets: &[Target], options: MultipathOptions) -> Self {
         let mut scene = Self::new(targets, options).await;
-        while !scene.multipath.paths().iter().all(|path| path.is_live) {
-            assert!(scene.events.changed().await);
-        }
+        live(&scene.multipath, &mut scene.events, targets.len()).await;
         scene
     }
 
@@ -113,13 +109,26 @@ impl Scene {
 
     /// Reads until that fails, and returns the error.
     async fn error_of_reads(&self) -> String {
-        loop {
-            if let Err(error) = self.read(0).await {
-                return error.to_string();
+        let failed = async {
+            loop {
+                if let Err(error) = self.read(0).await {
+                    return error.to_string();
+                }
+                tokio::task::yield_now().await;
             }
-            tokio::task::yield_now().await;
-        }
+        };
+        tokio::time::timeout(TIMEOUT, failed).await.unwrap()
     }
+}
+
+/// Waits until the first `count` paths are connected.
+async fn live(multipath: &Multipath, events: &mut PathChanges, count: usize) {
+    let wait = async {
+        while !multipath.paths()[..count].iter().all(|path| path.is_live) {
+            assert!(events.changed().await);
+        }
+    };
+    tokio::time::timeout(TIMEOUT, wait).await.unwrap();
 }
 
 /// The target refuses new connections.

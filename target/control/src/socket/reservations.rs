@@ -82,7 +82,7 @@ pub(super) async fn import(
 }
 
 fn all(manager: &Manager) -> ReservationsOut {
-    let unknown = manager.unreadable_records().into_iter();
+    let unknown = manager.unknown_records().into_iter();
     let unknown = unknown.map(|one| UnknownReservations {
         subsystem: one.subsystem.as_str().to_owned(),
         nsid: one.nsid,

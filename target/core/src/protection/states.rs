@@ -7,6 +7,7 @@ use nvmeof_wire::features::WriteProtection;
 
 use super::SavedProtection;
 use crate::Namespace;
+use crate::host_settings::{Key, keys_with};
 use crate::namespace_view::Present;
 
 /// The states that hosts set.
@@ -17,9 +18,6 @@ pub(crate) struct Protections {
     /// Counts requests.
     asked: u64,
 }
-
-/// NSID and UUID: another namespace with the same NSID is not protected.
-type Key = (u32, [u8; 16]);
 
 /// A namespace that is protected, or whose protection is requested.
 ///
@@ -188,7 +186,7 @@ impl Protections {
     /// Returns the states to be saved now, of the namespaces with that NSID. Call
     /// [`kept`](Self::kept) afterwards.
     pub(crate) fn begin_write(&mut self, nsid: u32) -> Vec<SavedProtection> {
-        let its = self.states.range_mut((nsid, [0; 16])..=(nsid, [0xff; 16]));
+        let its = self.states.range_mut(keys_with(nsid));
         let kept = its.filter_map(|((nsid, uuid), set)| {
             set.in_progress = set.next.take();
             let asked = set.in_progress.or(set.kept)?;

@@ -5,15 +5,18 @@
 //! one write at a time, however many changes hosts request.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvmeof_target_core::{SavedSettings, SettingsKeeper, Target};
+use nvmeof_target_core::{SavedSettings, SettingsKeeper, SettingsSave, Target};
 use nvmeof_wire::Nqn;
 
 use nvmeof_target_engine::{Mail, Mailbox};
 
+/// How long the thread waits before it retries, at first and at last.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How long a drop waits for the thread to end.
 const JOIN_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -24,6 +27,10 @@ pub(crate) trait Write: Send + 'static {
     /// # Errors
     /// If it cannot be written: then the old or the new state may be stored.
     fn write(&mut self, subsystem: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()>;
+
+    /// Stores again the former settings of namespaces whose write failed. Returns whether that is
+    /// to be retried.
+    fn retry(&mut self) -> bool;
 }
 
 /// A keeper whose thread was not started yet.
@@ -70,16 +77,25 @@ impl<W: Write> Keeper<W> {
         let thread = std::thread::Builder::new()
             .name("host-settings".to_owned())
             .spawn(move || {
-                while self.wakeup.wait() {
+                let (mut retry, (first, last)) = (None, RETRY);
+                while self.wakeup.wait(retry) {
                     while let Some(save) = self.target.next_save() {
-                        let (subsystem, nsid) = (save.subsystem(), save.nsid());
-                        let written = self.to.write(subsystem, nsid, save.settings());
+                        let written = Self::write(&mut self.to, &save);
                         save.end(&written);
                         Mailbox::send_all(&reactors, Mail::POLL);
                     }
+                    let next = retry.map_or(first, |one| last.min(2 * one));
+                    retry = self.to.retry().then_some(next);
                 }
             })?;
         Ok(KeeperHandle { wakeup, thread })
+    }
+
+    fn write(to: &mut W, save: &SettingsSave) -> io::Result<()> {
+        let write = || to.write(save.subsystem(), save.nsid(), save.settings());
+        // The commands of later saves would wait for a thread that has ended.
+        let written = catch_unwind(AssertUnwindSafe(write));
+        written.unwrap_or_else(|_| Err(io::Error::other("a bug: the thread panicked, see above")))
     }
 }
 
@@ -89,11 +105,13 @@ impl Wakeup {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there may be changes. False when the keeper stops.
-    fn wait(&self) -> bool {
+    /// Waits until there may be changes, for `most` at most. False when the keeper stops.
+    fn wait(&self, most: Option<Duration>) -> bool {
         let idle = |state: &mut WakeupState| !state.is_pending && !state.stopped;
-        let waited = self.changed.wait_while(self.state(), idle);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
+        let most = most.unwrap_or(Duration::MAX);
+        let waited = self.changed.wait_timeout_while(state, most, idle);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_pending = false;
         !state.stopped
     }

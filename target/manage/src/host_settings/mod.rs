@@ -77,8 +77,17 @@ type Place = (Nqn, u32);
 struct Stored {
     version: u64,
     record: NamespaceRecord,
-    /// Whether another one may be stored, because the last write failed.
-    is_uncertain: bool,
+    /// Why another one may be stored.
+    differs: Option<Differs>,
+}
+
+/// Why another record may be stored than the one that is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Differs {
+    /// What does not persist ended with a restart. The next change writes it.
+    Restarted,
+    /// A write failed, and so did writing the former one again. That is retried.
+    WriteFailed(String),
 }
 
 /// A record that cannot be read.
@@ -90,15 +99,23 @@ struct Stored {
 )]
 pub(crate) struct Unreadable(#[from] StateError);
 
-/// A namespace whose record cannot be read.
+/// A namespace whose record cannot be read, or could not be restored after a failed write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableRecord {
+pub struct UnknownRecord {
     /// NQN of the subsystem.
     pub subsystem: Nqn,
     /// NSID of the namespace.
     pub nsid: u32,
     /// The cause and the remedy.
     pub why: String,
+}
+
+fn unsettled(why: &str) -> String {
+    format!(
+        "a change could not be saved, nor its record restored: {why}; a restart of the target may \
+         take this change, although its host was told that it failed; make the folder writable, \
+         it is retried"
+    )
 }
 
 /// The folder of records beside the state file.
@@ -237,14 +254,23 @@ impl Records {
         all.collect()
     }
 
-    /// Records that cannot be read, of namespaces that wait for them.
-    pub(crate) fn unreadable(&self) -> Vec<UnreadableRecord> {
+    /// Records that cannot be read, of namespaces that wait for them, and records that could not
+    /// be restored after a failed write.
+    pub(crate) fn unknown(&self) -> Vec<UnknownRecord> {
         let known = self.known();
         let unreadable = known.unreadable.iter();
-        let all = unreadable.map(|((subsystem, nsid), why)| UnreadableRecord {
+        let unreadable = unreadable.map(|(place, why)| (place, why.clone()));
+        let unsettled = known.records.iter().filter_map(|(place, stored)| {
+            let Some(Differs::WriteFailed(why)) = &stored.differs else {
+                return None;
+            };
+            Some((place, unsettled(why)))
+        });
+        let all = unreadable.chain(unsettled);
+        let all = all.map(|((subsystem, nsid), why)| UnknownRecord {
             subsystem: *subsystem,
             nsid: *nsid,
-            why: why.clone(),
+            why,
         });
         all.collect()
     }
@@ -267,13 +293,17 @@ impl Write for Arc<Records> {
         let before = before.ok_or_else(|| io::Error::other("the record was not read"))?;
         let (was, now) = (Some(&before.record), SystemTime::now());
         let record = NamespaceRecord::of((subsystem, nsid), settings, was, now);
-        if record == before.record && !before.is_uncertain {
+        if record == before.record && before.differs.is_none() {
             return Ok(());
         }
         let mut stored = Stored {
             record,
             ..Stored::clone(&before)
         };
+        // Unless this write ends.
+        let mut before = Stored::clone(&before);
+        before.differs = Some(Differs::WriteFailed("it was not completed".to_owned()));
+        self.known().records.insert(place, Arc::new(before.clone()));
         let put = stored.put(&mut **store, &place);
         let stored = match &put {
             Ok(()) => {
@@ -283,15 +313,39 @@ impl Write for Arc<Records> {
             Err(error) => {
                 tracing::error!(%subsystem, nsid, "cannot save what a host set: {error}");
                 // Hosts learn that nothing changed. The new record may be in place all the same.
-                let mut before = Stored::clone(&before);
-                before.is_uncertain = true;
-                // If this fails, the next change writes it.
-                let _ = before.put(&mut **store, &place);
+                if let Err(error) = before.put(&mut **store, &place) {
+                    before.differs = Some(Differs::WriteFailed(error.to_string()));
+                }
                 before
             }
         };
         self.known().records.insert(place, Arc::new(stored));
         put.map_err(io::Error::other)
+    }
+
+    fn retry(&mut self) -> bool {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return false;
+        };
+        let mut records = self.known().records.clone();
+        records.retain(|_, stored| matches!(stored.differs, Some(Differs::WriteFailed(_))));
+        let mut is_left = false;
+        for (place, stored) in records {
+            let mut stored = Stored::clone(&stored);
+            match stored.put(&mut **store, &place) {
+                Ok(()) => {
+                    let (subsystem, nsid) = place;
+                    tracing::info!(%subsystem, nsid, "wrote the record that could not be restored");
+                }
+                Err(error) => {
+                    stored.differs = Some(Differs::WriteFailed(error.to_string()));
+                    is_left = true;
+                }
+            }
+            self.known().records.insert(place, Arc::new(stored));
+        }
+        is_left
     }
 }
 
@@ -326,8 +380,7 @@ impl Stored {
         let restored = NamespaceRecord::of((subsystem, nsid), &settings, Some(&record), now);
         let stored = Self {
             version: found.version,
-            // The next change writes it.
-            is_uncertain: restored != record,
+            differs: (restored != record).then_some(Differs::Restarted),
             record: restored,
         };
         Ok((stored, settings))
@@ -340,12 +393,12 @@ impl Stored {
         (subsystem, nsid): &Place,
     ) -> Result<(), StateError> {
         let name = name_of(subsystem, *nsid);
-        if self.is_uncertain {
-            self.version = store.read(&name)?.version;
-        }
         let bytes = self.record.bytes().map_err(io::Error::from)?;
-        self.version = store.replace(&name, self.version, &bytes)?;
-        self.is_uncertain = false;
+        self.version = match &self.differs {
+            Some(Differs::WriteFailed(_)) => store.overwrite(&name, &bytes)?,
+            Some(Differs::Restarted) | None => store.replace(&name, self.version, &bytes)?,
+        };
+        self.differs = None;
         Ok(())
     }
 }

@@ -25,6 +25,13 @@ pub(super) trait StateStore: Send {
     /// or the new record is stored.
     fn replace(&mut self, name: &str, expected: u64, bytes: &[u8]) -> Result<u64, StateError>;
 
+    /// Replaces the record `name`, whatever is stored, even if that is damaged. Only for a caller
+    /// that knows what is to be stored, because nobody else changes this record.
+    ///
+    /// # Errors
+    /// [`StateError`]: the old or the new record is stored.
+    fn overwrite(&mut self, name: &str, bytes: &[u8]) -> Result<u64, StateError>;
+
     /// The names of all records, and perhaps others.
     ///
     /// # Errors
@@ -117,6 +124,31 @@ impl<F: Files> Folder<F> {
         Ok(())
     }
 
+    /// Stores a record in the place of one with version `before`, or removes it.
+    fn put(&mut self, name: &str, before: u64, bytes: &[u8]) -> Result<u64, StateError> {
+        let file = self.file(name);
+        // Until this change has succeeded as a whole.
+        self.is_synced = false;
+        if bytes.is_empty() {
+            match self.files.remove(&file) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(|error| about(&file, &error))?,
+            }
+            self.sync()?;
+            return Ok(0);
+        }
+        self.create().map_err(|error| about(&self.path, &error))?;
+        let version = before
+            .checked_add(1)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        let checksum = checksum(version, bytes);
+        let mut text = Header { version, checksum }.to_string().into_bytes();
+        text.extend_from_slice(bytes);
+        prepare(&self.files, &file, &text, ReadAccess::Owner)?.commit()?;
+        self.is_synced = true;
+        Ok(version)
+    }
+
     fn create(&self) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         match fs::DirBuilder::new().mode(0o700).create(&self.path) {
@@ -170,27 +202,16 @@ impl<F: Files + Send> StateStore for Folder<F> {
                 found,
             });
         }
-        let file = self.file(name);
-        // Until this change has succeeded as a whole.
-        self.is_synced = false;
-        if bytes.is_empty() {
-            if found != 0 {
-                let removed = self.files.remove(&file);
-                removed.map_err(|error| about(&file, &error))?;
-            }
-            self.sync()?;
-            return Ok(0);
-        }
-        self.create().map_err(|error| about(&self.path, &error))?;
-        let version = expected
-            .checked_add(1)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        let checksum = checksum(version, bytes);
-        let mut text = Header { version, checksum }.to_string().into_bytes();
-        text.extend_from_slice(bytes);
-        prepare(&self.files, &file, &text, ReadAccess::Owner)?.commit()?;
-        self.is_synced = true;
-        Ok(version)
+        self.put(name, found, bytes)
+    }
+
+    fn overwrite(&mut self, name: &str, bytes: &[u8]) -> Result<u64, StateError> {
+        let found = match self.read(name) {
+            // Its version is unknown.
+            Err(StateError::Damaged { .. }) => 0,
+            found => found?.version,
+        };
+        self.put(name, found, bytes)
     }
 
     fn names(&mut self) -> Result<Vec<String>, StateError> {
@@ -294,6 +315,16 @@ mod tests {
             );
             fs::write(&file, &whole[..at]).unwrap();
             assert!(records.read("a").is_err(), "cut off after {at} bytes");
+            records.replace("a", 1, b"").unwrap_err();
         }
+        let version = records.overwrite("a", b"whole").unwrap();
+        assert_eq!(records.read("a").unwrap().bytes, b"whole");
+        assert_eq!(
+            records.replace("a", version, b"again").unwrap(),
+            version + 1
+        );
+        fs::write(&file, "damaged").unwrap();
+        assert_eq!(records.overwrite("a", b"").unwrap(), 0);
+        assert_eq!(records.read("a").unwrap(), Record::default());
     }
 }

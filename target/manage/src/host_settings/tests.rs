@@ -170,6 +170,38 @@ fn failed_write_changes_no_record() {
     assert_eq!(scene.restored().unwrap(), SavedSettings::default());
 }
 
+/// What is in force is known: it is written again.
+#[test]
+fn record_that_was_damaged_while_it_is_served_is_replaced() {
+    let mut scene = Scene::new();
+    scene.write(&protected(&[1, 2])).unwrap();
+    fs::write(scene.file(1), "damaged").unwrap();
+    let error = scene.write(&SavedSettings::default()).unwrap_err();
+    assert!(error.to_string().contains("damaged"), "{error}");
+    assert_eq!(scene.restored().unwrap(), protected(&[1]));
+    scene.write(&SavedSettings::default()).unwrap();
+    assert_eq!(scene.restored().unwrap(), SavedSettings::default());
+}
+
+/// The folder is as it was after a while, and no host changes anything.
+#[test]
+fn record_that_could_not_be_restored_is_written_later() {
+    let mut scene = Scene::new();
+    scene.write(&protected(&[1])).unwrap();
+    fs::remove_file(scene.file(1)).unwrap();
+    fs::create_dir(scene.file(1)).unwrap();
+    scene.write(&SavedSettings::default()).unwrap_err();
+    assert!(scene.records.retry());
+    let unknown = scene.records.unknown();
+    assert_eq!((unknown.len(), unknown[0].nsid), (1, 1));
+    let why = &unknown[0].why;
+    assert!(why.contains("nor its record restored"), "{why}");
+    fs::remove_dir(scene.file(1)).unwrap();
+    assert!(!scene.records.retry());
+    assert!(scene.records.unknown().is_empty());
+    assert_eq!(scene.restored().unwrap(), protected(&[1]));
+}
+
 /// Fails after it has replaced a record, as when the folder cannot be synced.
 struct Unsure {
     folder: Folder,
@@ -187,6 +219,10 @@ impl StateStore for Unsure {
             true => Err(io::Error::from(io::ErrorKind::StorageFull).into()),
             false => Ok(replaced),
         }
+    }
+
+    fn overwrite(&mut self, name: &str, bytes: &[u8]) -> Result<u64, StateError> {
+        self.folder.overwrite(name, bytes)
     }
 
     fn names(&mut self) -> Result<Vec<String>, StateError> {
@@ -272,10 +308,10 @@ fn damaged_record_concerns_its_namespace_alone() {
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
         records.admit(nqn().as_str(), 2).unwrap();
         assert!(records.admit(nqn().as_str(), 1).is_err(), "still");
-        assert_eq!(records.unreadable()[0].why, error);
+        assert_eq!(records.unknown()[0].why, error);
         fs::write(scene.file(1), &text).unwrap();
         records.admit(nqn().as_str(), 1).unwrap();
-        assert_eq!(records.unreadable(), []);
+        assert_eq!(records.unknown(), []);
     }
     // A valid record of another namespace.
     fs::copy(scene.file(2), scene.file(1)).unwrap();

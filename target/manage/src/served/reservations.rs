@@ -7,7 +7,7 @@ use nvmeof_wire::Nqn;
 use uuid::Uuid;
 
 use super::{FORGET, Manager};
-use crate::host_settings::{NamespaceReservations, UnreadableRecord};
+use crate::host_settings::{NamespaceReservations, UnknownRecord};
 
 /// Why reservations were not changed.
 #[derive(Debug, thiserror::Error)]
@@ -63,10 +63,11 @@ impl Manager {
         self.records.reservations()
     }
 
-    /// Configured namespaces that wait because the record of what hosts set cannot be read.
+    /// Configured namespaces whose record of what hosts set cannot be read, or could not be restored
+    /// after a failed write.
     #[must_use]
-    pub fn unreadable_records(&self) -> Vec<UnreadableRecord> {
-        let (mut all, model) = (self.records.unreadable(), self.model());
+    pub fn unknown_records(&self) -> Vec<UnknownRecord> {
+        let (mut all, model) = (self.records.unknown(), self.model());
         all.retain(|one| {
             let subsystem = model.subsystem(&one.subsystem);
             subsystem.is_some_and(|it| it.namespace(one.nsid).is_some())

@@ -386,3 +386,21 @@ async fn life_of_a_path_is_reported() {
     drop(scene);
     while events.next().await.is_some() {}
 }
+
+/// The check of the path ends while the call looks at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn namespace_is_ready_whenever_its_check_ends() {
+    let targets = targets(1);
+    let scene = Scene::connected(&targets, MultipathOptions::default()).await;
+    for _ in 0..1000 {
+        let disk = scene.multipath.namespace(1).await.unwrap();
+        let calls = (0..16).map(|_| {
+            let disk = disk.clone();
+            tokio::spawn(async move { disk.ready().await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            let ready = tokio::time::timeout(TIMEOUT, call).await.unwrap();
+            ready.unwrap().unwrap();
+        }
+    }
+}

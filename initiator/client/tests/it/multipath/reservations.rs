@@ -20,13 +20,16 @@ fn served(targets: &[Target]) -> usize {
 
 /// The target that has served a command, when it has.
 async fn first_used(targets: &[Target]) -> usize {
-    loop {
-        let mut each = targets.iter();
-        if let Some(at) = each.position(|target| target.change(|fake| !fake.served.is_empty())) {
-            return at;
+    let has_served = |target: &Target| target.change(|fake| !fake.served.is_empty());
+    let used = async {
+        loop {
+            if let Some(at) = targets.iter().position(has_served) {
+                return at;
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
+    };
+    tokio::time::timeout(TIMEOUT, used).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,10 +53,13 @@ async fn reservation_commands_use_any_path() {
     let changes = |target: &Target| target.change(|fake| fake.reservations.len());
     assert_eq!(targets.iter().map(changes).sum::<usize>(), 6);
     // The namespace may still have to be checked on the second path.
-    while targets.iter().any(|target| changes(target) == 0) {
-        let register = ReservationRegister::register(7);
-        scene.disk.reservation_register(register).await.unwrap();
-    }
+    let both = async {
+        while targets.iter().any(|target| changes(target) == 0) {
+            let register = ReservationRegister::register(7);
+            scene.disk.reservation_register(register).await.unwrap();
+        }
+    };
+    tokio::time::timeout(TIMEOUT, both).await.unwrap();
 }
 
 /// Of each call, one command is sent, whatever other paths there are, and with or without Do Not

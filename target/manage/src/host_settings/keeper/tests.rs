@@ -17,14 +17,34 @@ const LONG: Duration = Duration::from_secs(600);
 struct Slow {
     started: Sender<u32>,
     ends: Receiver<io::Result<()>>,
+    /// Attempts of [`Write::retry`] until it succeeds.
+    unwritten: u32,
+    retried: Sender<()>,
 }
+
+/// With such an error, [`Slow`] panics.
+const PANICS: io::ErrorKind = io::ErrorKind::Unsupported;
 
 impl Write for Slow {
     fn write(&mut self, _: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()> {
         assert_eq!(*settings, SavedSettings::default(), "it is removed");
         self.started.send(nsid).unwrap();
         let ended = self.ends.recv();
-        ended.unwrap_or_else(|_| Err(io::Error::other("the test ended")))
+        let ended = ended.unwrap_or_else(|_| Err(io::Error::other("the test ended")));
+        if let Err(error) = &ended {
+            assert_ne!(error.kind(), PANICS, "the test demands it");
+            self.unwritten = 2;
+        }
+        ended
+    }
+
+    /// The second attempt succeeds.
+    fn retry(&mut self) -> bool {
+        if self.unwritten > 0 {
+            self.unwritten -= 1;
+            self.retried.send(()).unwrap();
+        }
+        self.unwritten > 0
     }
 }
 
@@ -32,6 +52,7 @@ struct Scene {
     target: Target,
     mailbox: Mailbox,
     started: Receiver<u32>,
+    retried: Receiver<()>,
     end: Sender<io::Result<()>>,
     keeper: KeeperHandle,
 }
@@ -61,9 +82,12 @@ fn scene() -> Scene {
     };
     target.restore(&nqn(), saved);
     let ((starts, started), (end, ends)) = (channel(), channel());
+    let (retries, retried) = channel();
     let slow = Slow {
         started: starts,
         ends,
+        unwritten: 0,
+        retried: retries,
     };
     let mailbox = Mailbox::new().unwrap();
     let keeper = Keeper::of(slow, &target);
@@ -72,6 +96,7 @@ fn scene() -> Scene {
         target,
         mailbox,
         started,
+        retried,
         end,
         keeper,
     }
@@ -150,6 +175,29 @@ fn failed_save_is_reported_to_waiting_command() {
     let again = scene.forget(1);
     scene.end.send(Ok(())).unwrap();
     assert!(again.wait(LONG).unwrap().is_ok());
+}
+
+/// Nobody changes anything meanwhile.
+#[test]
+fn record_that_could_not_be_restored_is_retried() {
+    let scene = scene();
+    let waits = scene.forget(1);
+    scene.end.send(Err(io::Error::other("no room"))).unwrap();
+    assert!(waits.wait(LONG).unwrap().is_err());
+    for _ in 0..2 {
+        scene.retried.recv_timeout(LONG).unwrap();
+    }
+}
+
+#[test]
+fn panic_fails_the_commands_that_wait_for_this_save_alone() {
+    let scene = scene();
+    let (first, second) = (scene.forget(1), scene.forget(2));
+    scene.end.send(Err(PANICS.into())).unwrap();
+    let error = first.wait(LONG).unwrap().unwrap_err();
+    assert!(error.to_string().contains("panicked"), "{error}");
+    scene.end.send(Ok(())).unwrap();
+    assert!(second.wait(LONG).unwrap().is_ok());
 }
 
 #[test]
