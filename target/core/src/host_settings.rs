@@ -3,19 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::RangeInclusive;
 
 use crate::persist::PendingSave;
 use crate::protection::{Protections, SavedProtection};
 use crate::reservations::{Ended, ReservationTable, SavedReservations};
-
-/// NSID and UUID: another namespace with the same NSID has settings of its own.
-pub(crate) type Key = (u32, [u8; 16]);
-
-/// All keys with this NSID.
-pub(crate) fn keys_with(nsid: u32) -> RangeInclusive<Key> {
-    (nsid, [0; 16])..=(nsid, [0xff; 16])
-}
 
 /// The settings of one subsystem. They last while it is not served.
 #[derive(Debug, Default)]

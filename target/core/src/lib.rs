@@ -52,6 +52,7 @@ mod registry;
 mod request;
 mod reservations;
 mod save_queue;
+mod settings_key;
 mod shared;
 mod source;
 mod target;

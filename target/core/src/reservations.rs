@@ -23,8 +23,8 @@ use nvmeof_wire::Nqn;
 use nvmeof_wire::reservation::NoticeType;
 
 use crate::Namespace;
-use crate::host_settings::{Key, keys_with};
 use crate::persist::PendingSave;
+use crate::settings_key::{SettingsKey, keys_with, settings_key};
 
 /// Registrants of one NQN, at most. A host has one host identifier, and another one after a new
 /// installation: its former registration remains until it is preempted. Without this limit, one
@@ -99,7 +99,7 @@ pub struct Registrant {
 /// namespaces that are not served at present.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InForce {
-    namespaces: BTreeMap<Key, Arc<ReservationState>>,
+    namespaces: BTreeMap<SettingsKey, Arc<ReservationState>>,
 }
 
 /// The reservations of all namespaces of a subsystem, and their changes.
@@ -115,7 +115,7 @@ pub(crate) struct ReservationTable {
 /// Changes that are saved together.
 #[derive(Debug, Default)]
 struct Changes {
-    states: BTreeMap<Key, ReservationState>,
+    states: BTreeMap<SettingsKey, ReservationState>,
     /// Notifications once they are in force.
     notices: Vec<ReservationNotice>,
     /// What the requests wait for.
@@ -159,7 +159,7 @@ pub(crate) struct ReservationNotice {
 impl InForce {
     /// The reservations of a namespace, if it has registrants.
     pub(crate) fn of(&self, namespace: &Namespace) -> Option<&Reservations> {
-        let its = self.namespaces.get(&key(namespace))?;
+        let its = self.namespaces.get(&settings_key(namespace))?;
         Some(&its.reservations)
     }
 
@@ -223,7 +223,7 @@ impl ReservationTable {
 
     fn clear_all(
         &mut self,
-        keys: BTreeSet<Key>,
+        keys: BTreeSet<SettingsKey>,
         clear: impl Fn(&Reservations) -> Change,
     ) -> BTreeMap<u32, PendingSave> {
         let mut all = BTreeMap::new();
@@ -247,7 +247,7 @@ impl ReservationTable {
         host: (HostId, Nqn),
         change: impl FnOnce(&Reservations) -> Result<Change, Refused>,
     ) -> Result<Granted, Refused> {
-        self.change_of(key(namespace), Some(host), change)
+        self.change_of(settings_key(namespace), Some(host), change)
     }
 
     /// Removes all reservations of namespace `nsid` with the next save, as an administrator does.
@@ -262,11 +262,11 @@ impl ReservationTable {
     }
 
     /// The namespaces with that NSID, or all, that have or will have reservations.
-    fn keys_of(&self, nsid: Option<u32>) -> BTreeSet<Key> {
+    fn keys_of(&self, nsid: Option<u32>) -> BTreeSet<SettingsKey> {
         let changes = self.asked.values().chain(&self.in_progress);
         let changed = changes.flat_map(|changes| changes.states.keys());
         let keys = self.in_force.namespaces.keys().chain(changed);
-        let concerned = |key: &&Key| nsid.is_none_or(|nsid| nsid == key.0);
+        let concerned = |key: &&SettingsKey| nsid.is_none_or(|nsid| nsid == key.0);
         keys.filter(concerned).copied().collect()
     }
 
@@ -276,7 +276,7 @@ impl ReservationTable {
         namespace: &Namespace,
         state: ReservationState,
     ) -> Option<Granted> {
-        let key = key(namespace);
+        let key = settings_key(namespace);
         let newest = self.newest(&key);
         if newest.is_some_and(|its| its.reservations.registrants().len() > 0) {
             return None;
@@ -301,20 +301,20 @@ impl ReservationTable {
         namespace: &Namespace,
         persists: bool,
     ) -> Result<Granted, Refused> {
-        self.change_of(key(namespace), None, |its| {
+        self.change_of(settings_key(namespace), None, |its| {
             Ok(its.with_persistence(persists))
         })
     }
 
     /// The newest state of a namespace, saved or not.
-    fn newest(&self, key: &Key) -> Option<&ReservationState> {
+    fn newest(&self, key: &SettingsKey) -> Option<&ReservationState> {
         let mut changes = self.asked.get(&key.0).into_iter().chain(&self.in_progress);
         let changed = changes.find_map(|changes| changes.states.get(key));
         changed.or_else(|| self.in_force.namespaces.get(key).map(|its| &**its))
     }
 
     /// Whether a state of a namespace is not saved yet.
-    fn is_changing(&self, key: &Key) -> bool {
+    fn is_changing(&self, key: &SettingsKey) -> bool {
         let mut changes = self.asked.get(&key.0).into_iter().chain(&self.in_progress);
         changes.any(|changes| changes.states.contains_key(key))
     }
@@ -323,7 +323,7 @@ impl ReservationTable {
     /// at once, unless it depends on one that is not saved yet.
     fn change_of(
         &mut self,
-        key: Key,
+        key: SettingsKey,
         host: Option<(HostId, Nqn)>,
         change: impl FnOnce(&Reservations) -> Result<Change, Refused>,
     ) -> Result<Granted, Refused> {
@@ -453,10 +453,6 @@ impl ReservationState {
             preemption,
         }
     }
-}
-
-fn key(namespace: &Namespace) -> Key {
-    (namespace.nsid, namespace.uuid)
 }
 
 #[cfg(test)]

@@ -7,14 +7,14 @@ use nvmeof_wire::features::WriteProtection;
 
 use super::SavedProtection;
 use crate::Namespace;
-use crate::host_settings::{Key, keys_with};
 use crate::namespace_view::Present;
+use crate::settings_key::{SettingsKey, keys_with, settings_key};
 
 /// The states that hosts set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Protections {
     /// Protected namespaces, also those that are not served at present.
-    states: BTreeMap<Key, Protected>,
+    states: BTreeMap<SettingsKey, Protected>,
     /// Counts requests.
     asked: u64,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Fixed;
 impl Protections {
     /// The state of a namespace.
     pub(crate) fn of(&self, namespace: &Namespace) -> WriteProtection {
-        match self.states.get(&(namespace.nsid, namespace.uuid)) {
+        match self.states.get(&settings_key(namespace)) {
             _ if namespace.readonly => WriteProtection::PROTECTED,
             Some(set) => set.state,
             None => WriteProtection::NONE,
@@ -122,7 +122,7 @@ impl Protections {
         }
         self.asked += 1;
         let own = self.asked;
-        let key = (namespace.nsid, namespace.uuid);
+        let key = settings_key(namespace);
         let set = self.states.get_mut(&key);
         if to == WriteProtection::NONE {
             if let Some(set) = set {
@@ -210,14 +210,14 @@ impl Protections {
             }
             Some(*key)
         });
-        let keys: Vec<Key> = in_progress.collect();
+        let keys: Vec<SettingsKey> = in_progress.collect();
         let changed = keys.into_iter().map(|key| self.renew(key));
         // All of them.
         changed.fold(false, |any, changed| any | changed)
     }
 
     /// Derives the state of the namespace from its requests. Returns whether it changed.
-    fn renew(&mut self, key: Key) -> bool {
+    fn renew(&mut self, key: SettingsKey) -> bool {
         let Some(set) = self.states.get_mut(&key) else {
             return false;
         };

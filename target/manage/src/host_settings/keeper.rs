@@ -77,15 +77,20 @@ impl<W: Write> Keeper<W> {
         let thread = std::thread::Builder::new()
             .name("host-settings".to_owned())
             .spawn(move || {
-                let (mut retry, (first, last)) = (None, RETRY);
-                while self.wakeup.wait(retry) {
+                // When, and how long after the attempt before.
+                let (mut retry, (first, last)) = (None::<(Instant, Duration)>, RETRY);
+                while self.wakeup.wait(retry.map(|(at, _)| at)) {
                     while let Some(save) = self.target.next_save() {
                         let written = Self::write(&mut self.to, &save);
                         save.end(&written);
                         Mailbox::send_all(&reactors, Mail::POLL);
                     }
-                    let next = retry.map_or(first, |one| last.min(2 * one));
-                    retry = self.to.retry().then_some(next);
+                    let now = Instant::now();
+                    if retry.is_none_or(|(at, _)| now >= at) {
+                        let again = catch_unwind(AssertUnwindSafe(|| self.to.retry()));
+                        let pause = retry.map_or(first, |(_, pause)| last.min(2 * pause));
+                        retry = again.unwrap_or(true).then(|| (now + pause, pause));
+                    }
                 }
             })?;
         Ok(KeeperHandle { wakeup, thread })
@@ -105,11 +110,13 @@ impl Wakeup {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there may be changes, for `most` at most. False when the keeper stops.
-    fn wait(&self, most: Option<Duration>) -> bool {
+    /// Waits until there may be changes, or until then. False when the keeper stops.
+    fn wait(&self, until: Option<Instant>) -> bool {
         let idle = |state: &mut WakeupState| !state.is_pending && !state.stopped;
         let state = self.state();
-        let most = most.unwrap_or(Duration::MAX);
+        let most = until.map_or(Duration::MAX, |at| {
+            at.saturating_duration_since(Instant::now())
+        });
         let waited = self.changed.wait_timeout_while(state, most, idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_pending = false;

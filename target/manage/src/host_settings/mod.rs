@@ -86,6 +86,8 @@ struct Stored {
 enum Differs {
     /// What does not persist ended with a restart. The next change writes it.
     Restarted,
+    /// It is being replaced. If that does not end, it is as with a failed write.
+    Writing,
     /// A write failed, and so did writing the former one again. That is retried.
     WriteFailed(String),
 }
@@ -302,7 +304,7 @@ impl Write for Arc<Records> {
         };
         // Unless this write ends.
         let mut before = Stored::clone(&before);
-        before.differs = Some(Differs::WriteFailed("it was not completed".to_owned()));
+        before.differs = Some(Differs::Writing);
         self.known().records.insert(place, Arc::new(before.clone()));
         let put = stored.put(&mut **store, &place);
         let stored = match &put {
@@ -329,7 +331,8 @@ impl Write for Arc<Records> {
             return false;
         };
         let mut records = self.known().records.clone();
-        records.retain(|_, stored| matches!(stored.differs, Some(Differs::WriteFailed(_))));
+        let is_unsure = |differs: &Differs| !matches!(differs, Differs::Restarted);
+        records.retain(|_, stored| stored.differs.as_ref().is_some_and(is_unsure));
         let mut is_left = false;
         for (place, stored) in records {
             let mut stored = Stored::clone(&stored);
@@ -395,7 +398,7 @@ impl Stored {
         let name = name_of(subsystem, *nsid);
         let bytes = self.record.bytes().map_err(io::Error::from)?;
         self.version = match &self.differs {
-            Some(Differs::WriteFailed(_)) => store.overwrite(&name, &bytes)?,
+            Some(Differs::Writing | Differs::WriteFailed(_)) => store.overwrite(&name, &bytes)?,
             Some(Differs::Restarted) | None => store.replace(&name, self.version, &bytes)?,
         };
         self.differs = None;

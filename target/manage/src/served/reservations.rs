@@ -63,8 +63,8 @@ impl Manager {
         self.records.reservations()
     }
 
-    /// Configured namespaces whose record of what hosts set cannot be read, or could not be restored
-    /// after a failed write.
+    /// Configured namespaces whose record of what hosts set cannot be read, or could not be
+    /// restored after a failed write.
     #[must_use]
     pub fn unknown_records(&self) -> Vec<UnknownRecord> {
         let (mut all, model) = (self.records.unknown(), self.model());
