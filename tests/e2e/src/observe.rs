@@ -76,6 +76,15 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
+/// Whether all threads of a process are stopped by a signal (proc_pid_status(5)).
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.all(|thread| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    })
+}
+
 /// Whether the tests run as root.
 #[must_use]
 pub fn is_root() -> bool {

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use nvmeof_rdma::Address;
 use tempfile::TempDir;
 
+use crate::observe::is_stopped;
 use crate::timeout::{TIMEOUT, eventually};
 use crate::{HOST, NQN, Run};
 
@@ -156,26 +157,15 @@ impl Target {
         self.on(nsid, "write").args(&range).stdin(data).ok();
     }
 
-    /// Sends a signal. After SIGSTOP, it does nothing any more.
+    /// Sends a signal. After SIGSTOP, waits until all threads are stopped.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap());
         kill(pid, signal).unwrap();
         if signal == Signal::SIGSTOP {
-            // Its threads on other CPUs run on for a moment.
-            let stopped = eventually(|| self.is_stopped().then_some(()));
+            // Threads on other CPUs continue for a moment.
+            let stopped = eventually(|| is_stopped(self.pid()).then_some(()));
             assert!(stopped.is_some(), "{}", self.log());
         }
-    }
-
-    /// Whether all threads are stopped: proc_pid_stat(5), field 3.
-    fn is_stopped(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        let mut stats =
-            threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok());
-        stats.all(|stat| {
-            let after_name = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-            after_name.is_some_and(|rest| rest.starts_with('T'))
-        })
     }
 
     /// Waits until it ends by itself.
