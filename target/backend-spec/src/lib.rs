@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod block_size;
+mod ceph;
 mod questions;
 mod size;
 mod spec;
 
 pub use block_size::BlockSize;
+pub use ceph::{CephAccess, RbdName, RbdNameError};
 pub use questions::{QUERY_TIMEOUT, Queries, QueryTimeout, within};
 pub use size::{SizeError, parse_size};
 pub use spec::{Spec, SpecError};

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::{SizeError, parse_size};
+use crate::{CephAccess, RbdName, RbdNameError, SizeError, parse_size};
 
-/// A backing store. Parses from `/srv/disk.img`, `ram:1G` or `null:16G`; a file whose name
-/// starts like the latter two is written `./ram:1G`.
+/// A backing store. Parses from `/srv/disk.img`, `ram:1G`, `null:16G` or `rbd:POOL/IMAGE`; a file
+/// whose name starts like one of the latter is written `./ram:1G`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spec {
     /// A regular file or block device.
@@ -31,13 +31,25 @@ pub enum Spec {
         /// Whether it is read-only.
         readonly: bool,
     },
+    /// An RBD image of a Ceph cluster.
+    Rbd {
+        /// The image.
+        image: RbdName,
+        /// How the cluster is reached.
+        access: CephAccess,
+        /// Whether it is read-only.
+        readonly: bool,
+    },
 }
 
 /// An invalid `path`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Empty text.
-    #[error("empty path; name a file, a block device, ram:SIZE or null:SIZE")]
+    #[error(
+        "empty path; name a file, a block device, rbd:POOL/IMAGE, ram:SIZE or \
+         null:SIZE"
+    )]
     Empty,
     /// An invalid size.
     #[error("{kind}: {source}")]
@@ -47,6 +59,9 @@ pub enum SpecError {
         /// The error in the size.
         source: SizeError,
     },
+    /// An invalid name of an RBD image.
+    #[error(transparent)]
+    Rbd(#[from] RbdNameError),
 }
 
 impl FromStr for Spec {
@@ -64,6 +79,14 @@ impl FromStr for Spec {
         } else if let Some(size) = text.strip_prefix("null:") {
             let len = sized("null", size)?;
             Ok(Self::Null { len, readonly })
+        } else if let Some(name) = text.strip_prefix("rbd:") {
+            let image: RbdName = name.parse()?;
+            let readonly = image.snapshot.is_some();
+            Ok(Self::Rbd {
+                image,
+                access: CephAccess::default(),
+                readonly,
+            })
         } else {
             let path = PathBuf::from(text);
             Ok(Self::File { path, readonly })
@@ -77,6 +100,7 @@ impl fmt::Display for Spec {
             Self::File { path, .. } => write!(f, "{}", path.display()),
             Self::Ram { len, .. } => write!(f, "ram:{len}"),
             Self::Null { len, .. } => write!(f, "null:{len}"),
+            Self::Rbd { image, .. } => write!(f, "rbd:{image}"),
         }
     }
 }
@@ -89,8 +113,27 @@ impl Spec {
             Self::File { readonly, .. }
             | Self::Ram { readonly, .. }
             | Self::Null { readonly, .. } => *readonly = wanted,
+            // A snapshot never changes.
+            Self::Rbd {
+                readonly, image, ..
+            } => *readonly = wanted || image.snapshot.is_some(),
         }
         self
+    }
+
+    /// The same, in the cluster that is reached that way. Others than RBD images do not change.
+    #[must_use]
+    pub fn with_ceph(mut self, to: &CephAccess) -> Self {
+        if let Self::Rbd { access, .. } = &mut self {
+            access.clone_from(to);
+        }
+        self
+    }
+
+    /// Whether it is memory of the target, which ends with it.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Ram { .. } | Self::Null { .. })
     }
 
     /// Whether it is read-only.
@@ -99,7 +142,8 @@ impl Spec {
         match self {
             Self::File { readonly, .. }
             | Self::Ram { readonly, .. }
-            | Self::Null { readonly, .. } => *readonly,
+            | Self::Null { readonly, .. }
+            | Self::Rbd { readonly, .. } => *readonly,
         }
     }
 }
@@ -120,6 +164,22 @@ mod tests {
             Spec::Ram { len, readonly }.to_string().parse(),
             Ok(Spec::Ram { len, readonly })
         );
+    }
+
+    #[test]
+    fn snapshot_is_always_read_only() {
+        let image: Spec = "rbd:pool/ns/disk@daily".parse().unwrap();
+        assert!(image.readonly() && image.clone().with_readonly(false).readonly());
+        assert_eq!(image.to_string(), "rbd:pool/ns/disk@daily");
+        let image: Spec = "rbd:pool/disk".parse().unwrap();
+        assert!(!image.readonly() && image.clone().with_readonly(true).readonly());
+        let user = Some("backup".to_owned());
+        let access = CephAccess {
+            user,
+            ..CephAccess::default()
+        };
+        assert_ne!(image.clone().with_ceph(&access), image);
+        assert!(matches!("rbd:disk".parse::<Spec>(), Err(SpecError::Rbd(_))));
     }
 
     #[test]

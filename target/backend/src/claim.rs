@@ -14,6 +14,7 @@ use crate::file::FileBackend;
 use crate::losses::{Losses, RunningSync};
 use crate::null::NullBackend;
 use crate::ram::{RamBackend, RamStore};
+use crate::rbd::{self, RbdBackend, RbdStore};
 use crate::{
     Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, Spec, StorageId, polling, probe,
 };
@@ -54,6 +55,7 @@ enum Source {
     File(Arc<Opened>),
     Ram(Arc<RamStore>),
     Null,
+    Rbd(Arc<RbdStore>),
 }
 
 impl Claim {
@@ -61,7 +63,8 @@ impl Claim {
     /// or 4096 if the logical blocks of the device are larger. Logs whether I/O is direct or
     /// buffered.
     ///
-    /// A file is locked exclusively (flock(2)), or shared if it is read-only.
+    /// A file is locked exclusively (flock(2)), or shared if it is read-only. An RBD image is
+    /// locked exclusively unless it is read-only.
     ///
     /// # Errors
     /// [`OpenError`], whose message contains the remedy.
@@ -83,10 +86,19 @@ impl Claim {
                 geometry.deallocate_zeroes = !readonly;
                 (geometry, Source::Null)
             }
+            Spec::Rbd {
+                image,
+                access,
+                readonly,
+            } => {
+                let (store, geometry) = rbd::open(&name, image, access, *readonly, block_size)?;
+                (geometry, Source::Rbd(Arc::new(store)))
+            }
         };
         let storage = match &source {
             Source::File(file) => storage_of(file, &geometry),
-            Source::Ram(_) | Source::Null => None,
+            // An image loses no write that has completed.
+            Source::Ram(_) | Source::Null | Source::Rbd(_) => None,
         };
         let losses = storage.map_or_else(Losses::of_memory, |storage| Losses::of(&name, storage));
         Ok(Self {
@@ -115,6 +127,7 @@ impl Claim {
         let tried = match &claimed.source {
             Source::File(file) => polling::check(file, &claimed.geometry),
             Source::Ram(_) | Source::Null => Err(NoPolling::Memory),
+            Source::Rbd(_) => Err(NoPolling::Image),
         };
         tried.map_err(|why| OpenError::CannotPoll {
             name: claimed.name.to_string(),
@@ -140,10 +153,14 @@ impl Claim {
     }
 
     fn resized_now(&self) -> Result<Option<Self>, OpenError> {
-        let Some(file) = self.file() else {
-            return Ok(None);
+        let size = match &self.inner.source {
+            Source::File(file) => probe::size(self.name(), file)?,
+            Source::Rbd(store) => store.size().map_err(|why| OpenError::Rbd {
+                name: self.name().to_owned(),
+                why,
+            })?,
+            Source::Ram(_) | Source::Null => return Ok(None),
         };
-        let size = probe::size(self.name(), file)?;
         if size == self.geometry().size {
             return Ok(None);
         }
@@ -167,7 +184,7 @@ impl Claim {
         OpenError::Unresponsive { path, why }
     }
 
-    /// A claim that serves `size` bytes of the file or block device, independent of its
+    /// A claim that serves `size` bytes of the file, block device or image, independent of its
     /// current size. Both share the lock. The size of memory does not change.
     ///
     /// # Errors
@@ -178,34 +195,34 @@ impl Claim {
             polled,
             name,
             geometry,
-            source: Source::File(file),
+            source,
             storage: _,
             losses,
             questions,
-        } = &*self.inner
-        else {
-            return Ok(self.clone());
+        } = &*self.inner;
+        let mut geometry = geometry.clone();
+        geometry.size = size;
+        let (source, storage) = match source {
+            Source::File(file) => {
+                probe::servable(name, size, geometry.block_size)?;
+                // Other properties of a resized device may have changed as well.
+                let frees = geometry.deallocate_zeroes;
+                geometry.hints = Hints::of(file, geometry.block_size, frees, geometry.direct);
+                (Source::File(Arc::clone(file)), storage_of(file, &geometry))
+            }
+            Source::Rbd(store) => {
+                probe::servable(name, size, geometry.block_size)?;
+                (Source::Rbd(Arc::clone(store)), None)
+            }
+            Source::Ram(_) | Source::Null => return Ok(self.clone()),
         };
-        probe::servable(name, size, geometry.block_size)?;
-        // Other properties of a resized device may have changed as well.
-        let geometry = Geometry {
-            size,
-            hints: Hints::of(
-                file,
-                geometry.block_size,
-                geometry.deallocate_zeroes,
-                geometry.direct,
-            ),
-            ..geometry.clone()
-        };
-        let storage = storage_of(file, &geometry);
         Ok(Self {
             inner: Arc::new(Claimed {
                 identity: *identity,
                 polled: *polled,
                 name: Arc::clone(name),
                 geometry,
-                source: Source::File(Arc::clone(file)),
+                source,
                 storage,
                 losses: Arc::clone(losses),
                 questions: Arc::clone(questions),
@@ -213,11 +230,11 @@ impl Claim {
         })
     }
 
-    /// The file or block device; `None` for memory.
+    /// The file or block device; `None` for others.
     pub(crate) fn file(&self) -> Option<&File> {
         match &self.inner.source {
             Source::File(file) => Some(file),
-            Source::Ram(_) | Source::Null => None,
+            Source::Ram(_) | Source::Null | Source::Rbd(_) => None,
         }
     }
 
@@ -228,6 +245,7 @@ impl Claim {
         let this = self.clone();
         let answer = self.ask(QUERY_TIMEOUT, move || match &this.inner.source {
             Source::File(file) => probe::is_readable(file, &this.inner.geometry),
+            Source::Rbd(store) => store.is_readable(&this.inner.geometry),
             Source::Ram(_) | Source::Null => true,
         });
         answer.unwrap_or(true)
@@ -317,6 +335,7 @@ impl Claim {
             }
             Source::Ram(store) => Box::new(RamBackend::new(Arc::clone(store), name, geometry)),
             Source::Null => Box::new(NullBackend::new(name, geometry)),
+            Source::Rbd(store) => Box::new(RbdBackend::open(ring, store, name, geometry)),
         })
     }
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nvmeof_uring::{FileTableFull, PolledError, RingError};
 use nvmeof_wire::text;
 
-use crate::QueryTimeout;
+use crate::{QueryTimeout, RbdRefusal};
 
 /// A request failed. Names the backing store and the offset, for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,10 @@ pub enum IoErrorKind {
     /// The backing store is gone, or shorter than when it was opened.
     #[error("the backing store is gone or was truncated")]
     Removed,
+    /// The cluster has blocklisted this client, because another one has taken over. Nothing is
+    /// executed any more, and the other client serves the same data.
+    #[error("the cluster has blocklisted this client")]
+    Fenced,
     /// The backing store is read-only.
     #[error("the backing store is read-only")]
     ReadOnly,
@@ -198,7 +202,9 @@ pub enum OpenError {
     #[error(
         "{name}: {size} bytes is not a multiple of the block size of {block_size}; {}{}",
         // Not `ram:SIZE` or `null:SIZE`, and no device, whose size cannot be set.
-        if .name.contains('/') && !.name.starts_with("/dev/") {
+        if let Some(image) = .name.strip_prefix("rbd:") {
+            format!("extend it with `rbd resize --size {up}B {image}`")
+        } else if .name.contains('/') && !.name.starts_with("/dev/") {
             let word = shell_quoted(Path::new(.name));
             format!("extend it with `truncate -s {up} {word}`, which keeps its data")
         } else {
@@ -243,6 +249,14 @@ pub enum OpenError {
         /// Why, and what to do.
         why: NoPolling,
     },
+    /// An RBD image cannot be served.
+    #[error("{name}: {why}")]
+    Rbd {
+        /// The image.
+        name: String,
+        /// Why, and what to do.
+        why: RbdRefusal,
+    },
     /// The ring has no free slot for its file.
     #[error(
         "{name}: {source}; add fewer namespaces at once, or restart the target, which sizes the \
@@ -285,6 +299,7 @@ impl OpenError {
     pub fn is_gone(&self) -> bool {
         match self {
             Self::NoMedium(_) => true,
+            Self::Rbd { why, .. } => !why.is_transient(),
             Self::System { errno, .. } => IoErrorKind::of(*errno) == IoErrorKind::Removed,
             _ => false,
         }
@@ -306,6 +321,7 @@ impl OpenError {
             | Self::Memory(_)
             | Self::Unresponsive { .. }
             | Self::Ring { .. } => true,
+            Self::Rbd { why, .. } => why.may_succeed_later(),
             // The path itself is wrong.
             Self::System { errno, .. } => !matches!(errno, Errno::ENAMETOOLONG | Errno::EINVAL),
             Self::Directory(_)
@@ -325,6 +341,7 @@ impl OpenError {
         match self {
             Self::System { errno, .. } => Self::is_passing_errno(*errno),
             Self::Memory(_) | Self::Ring { .. } | Self::Unresponsive { .. } => true,
+            Self::Rbd { why, .. } => why.is_transient(),
             _ => false,
         }
     }
@@ -363,6 +380,9 @@ pub enum NoPolling {
     /// It has no device.
     #[error("it is in memory; use a block device or a file on one")]
     Memory,
+    /// It is in a cluster.
+    #[error("it is an RBD image; use a block device or a file on one")]
+    Image,
     /// Only direct I/O can be polled.
     #[error("I/O is buffered: the log says why O_DIRECT is not used")]
     Buffered,

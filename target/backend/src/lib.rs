@@ -1,4 +1,4 @@
-//! Backing stores of namespaces: files, block devices, RAM, null.
+//! Backing stores of namespaces: files, block devices, RBD images, RAM, null.
 //!
 //! A [`Spec`] names a backing store. A [`Claim`] is the exclusive right to serve it, taken
 //! once in the process: it opens and locks the file and selects direct or buffered I/O.
@@ -24,6 +24,7 @@ mod numbers;
 mod polling;
 mod probe;
 mod ram;
+mod rbd;
 mod remote;
 mod request;
 mod resize;
@@ -38,6 +39,7 @@ pub use hints::Hints;
 pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
+pub use rbd::RbdRefusal;
 pub use request::{Done, Op, RefusalReason, Refused, Request};
 pub use resize::ResizeError;
 pub use uring_stores::{UringStores, UringStoresError};

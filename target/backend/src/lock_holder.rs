@@ -59,7 +59,7 @@ fn flock(line: &str) -> Option<(&str, u32)> {
 
 /// Whether that process does not exist any more, or is a zombie. Processes of others may be hidden
 /// in `/proc` (hidepid, `ProtectProc=`), so that is not asked whether they exist.
-fn has_ended(pid: u32) -> bool {
+pub(crate) fn has_ended(pid: u32) -> bool {
     let known = i32::try_from(pid).ok().filter(|pid| *pid > 0);
     let Some(known) = known.map(Pid::from_raw) else {
         return false;

@@ -19,6 +19,12 @@ pub enum ResizeError {
     /// It is a block device.
     #[error("the size of a block device cannot be set; omit it to use the current size")]
     Device,
+    /// It is an RBD image.
+    #[error(
+        "resize the image with `rbd resize --size SIZE {0}` (to shrink it, --allow-shrink); the \
+         target detects the new size"
+    )]
+    Image(String),
     /// It was opened read-only.
     #[error("it is served read-only; resize it by other means")]
     ReadOnly,
@@ -45,7 +51,8 @@ impl Claim {
     }
 
     fn file_len_now(&self) -> Result<u64, ResizeError> {
-        let metadata = self.file().ok_or(ResizeError::Memory)?.metadata()?;
+        let file = self.file().ok_or_else(|| self.without_file())?;
+        let metadata = file.metadata()?;
         if metadata.file_type().is_block_device() {
             return Err(ResizeError::Device);
         }
@@ -53,6 +60,14 @@ impl Claim {
             return Err(ResizeError::ReadOnly);
         }
         Ok(metadata.len())
+    }
+
+    /// Why it has no file that could be resized.
+    fn without_file(&self) -> ResizeError {
+        match self.name().strip_prefix("rbd:") {
+            Some(image) => ResizeError::Image(image.to_owned()),
+            None => ResizeError::Memory,
+        }
     }
 
     /// Sets the size of its file to `len` bytes, durably. Open backing stores keep their
@@ -70,7 +85,7 @@ impl Claim {
 
     fn set_file_len_now(&self, len: u64) -> Result<(), ResizeError> {
         self.file_len_now()?;
-        let file = self.file().ok_or(ResizeError::Memory)?;
+        let file = self.file().ok_or_else(|| self.without_file())?;
         file.set_len(len)?;
         // fsync(2) also makes the writes of hosts stable, and reports a failure only once.
         let _begun = self.begin_sync();

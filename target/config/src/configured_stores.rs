@@ -144,7 +144,7 @@ impl Config {
             .get_ref()
             .parse()
             .map_err(|error| self.of_path(raw, &error))?;
-        Ok(spec.with_readonly(raw.readonly))
+        Ok(spec.with_readonly(raw.readonly).with_ceph(self.ceph()))
     }
 
     fn of_path(&self, raw: &RawNamespace, error: &dyn std::error::Error) -> ConfigError {

@@ -11,6 +11,7 @@
 
 mod ana;
 mod authentication;
+mod ceph;
 mod configured_stores;
 mod control;
 mod cores;
@@ -39,6 +40,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvmeof_backend_spec::CephAccess;
 use nvmeof_polling::PollingConfig;
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{
@@ -74,6 +76,7 @@ pub struct Config {
     raw: RawConfig,
     /// Providers of each port.
     choices: Vec<Choice>,
+    ceph: CephAccess,
     shm: ShmSettings,
     control: ControlConfig,
     metrics: MetricsConfig,
@@ -94,8 +97,8 @@ enum Origin {
 }
 
 /// The tables with settings of the target itself, not of what it serves.
-pub const SETTINGS: [&str; 7] = [
-    "limits", "reactor", "storage", "shm", "unix", "control", "metrics",
+pub const SETTINGS: [&str; 8] = [
+    "limits", "reactor", "storage", "ceph", "shm", "unix", "control", "metrics",
 ];
 
 /// The file with the [`SETTINGS`] of a configuration.
@@ -189,6 +192,7 @@ impl Config {
             origin,
             raw,
             choices: Vec::new(),
+            ceph: CephAccess::default(),
             shm: ShmSettings::default(),
             control: ControlConfig::default(),
             metrics: MetricsConfig::default(),
@@ -204,6 +208,10 @@ impl Config {
                 Ok(choice) => this.choices.push(choice),
                 Err(wrong) => errors.push(this.provider_error_at(port, wrong.at, &wrong.what)),
             }
+        }
+        match this.raw.ceph.get_ref().to_access() {
+            Ok(access) => this.ceph = access,
+            Err(wrong) => errors.push(this.wrong(&wrong)),
         }
         match this.raw.shm.get_ref().to_settings() {
             Ok(shm) => this.shm = shm,
@@ -304,6 +312,12 @@ impl Config {
     #[must_use]
     pub fn choices(&self) -> &[Choice] {
         &self.choices
+    }
+
+    /// How the Ceph cluster of RBD images is reached.
+    #[must_use]
+    pub fn ceph(&self) -> &CephAccess {
+        &self.ceph
     }
 
     /// How hosts on this machine connect over shared memory.

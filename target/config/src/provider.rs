@@ -42,6 +42,16 @@ pub(crate) struct ValueError {
     pub(crate) what: String,
 }
 
+impl ValueError {
+    /// The error in the value of a key of a table.
+    pub(crate) fn of<T>(table: &str, key: &str, value: &Spanned<T>, what: &str) -> Self {
+        Self {
+            at: Some(value.span().start),
+            what: format!("{table}.{key}: {what}"),
+        }
+    }
+}
+
 const AUTO: &str = "auto";
 
 impl ProviderName {

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::ReactorSettings;
+use super::ceph::RawCeph;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
 use super::host::RawHost;
@@ -37,6 +38,8 @@ pub(crate) struct RawConfig {
     pub(crate) reactor: Spanned<RawReactor>,
     #[serde(default = "nowhere")]
     pub(crate) storage: Spanned<RawStorage>,
+    #[serde(default = "nowhere")]
+    pub(crate) ceph: Spanned<RawCeph>,
     #[serde(default = "nowhere")]
     pub(crate) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
@@ -148,8 +151,8 @@ pub(crate) struct RawSubsystem {
 pub(crate) struct RawNamespace {
     /// Namespace identifier (NSID), 1 to 65536, unique in the subsystem.
     pub(crate) nsid: Spanned<u32>,
-    /// Backing store: a file, a block device, `ram:SIZE` or `null:SIZE`. A relative path is
-    /// resolved against the working directory of the target.
+    /// Backing store: a file, a block device, `rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`, `ram:SIZE`
+    /// or `null:SIZE`. A relative path is resolved against the working directory of the target.
     pub(crate) path: Spanned<String>,
     /// Bytes of a logical block: 512, 1024, 2048 or 4096. If left out, that of the device, or
     /// 512.
@@ -235,6 +238,7 @@ impl RawConfig {
         Self {
             limits: nowhere(),
             reactor: nowhere(),
+            ceph: nowhere(),
             storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),

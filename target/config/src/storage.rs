@@ -50,7 +50,7 @@ impl RawStorage {
     }
 
     fn idle(&self) -> Result<Duration, ValueError> {
-        let wrong = |idle, what| Err(wrong("sqpoll_idle_ms", idle, what));
+        let wrong = |idle, what| Err(ValueError::of("storage", "sqpoll_idle_ms", idle, what));
         let idle = match &self.sqpoll_idle_ms {
             Some(idle) if !self.sqpoll => {
                 return wrong(idle, "requires storage.sqpoll = true");
@@ -65,7 +65,7 @@ impl RawStorage {
     }
 
     fn cores(&self) -> Result<Vec<usize>, ValueError> {
-        let wrong = |cores, what| Err(wrong("sqpoll_cores", cores, what));
+        let wrong = |cores, what| Err(ValueError::of("storage", "sqpoll_cores", cores, what));
         match &self.sqpoll_cores {
             Some(cores) if !self.sqpoll => wrong(cores, "requires storage.sqpoll = true"),
             Some(cores) => match cores.get_ref() {
@@ -74,12 +74,5 @@ impl RawStorage {
             },
             None => Ok(Vec::new()),
         }
-    }
-}
-
-fn wrong<T>(key: &str, value: &Spanned<T>, what: &str) -> ValueError {
-    ValueError {
-        at: Some(value.span().start),
-        what: format!("storage.{key}: {what}"),
     }
 }

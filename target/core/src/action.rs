@@ -117,6 +117,8 @@ pub enum Executed {
     Unsupported,
     /// The backing store is gone, or shorter than before.
     Gone,
+    /// Another target has taken over the storage, and serves the same data.
+    Fenced,
     /// An I/O error.
     Failed,
 }
@@ -131,6 +133,9 @@ impl Executed {
             (Self::ReadOnly, _) => Status::NAMESPACE_WRITE_PROTECTED,
             (Self::Unsupported, _) => Status::INVALID_OPCODE,
             (Self::Gone, _) => Status::NAMESPACE_NOT_READY,
+            // Base 2.1, Path Related Status: an error of this controller only. Hosts send the
+            // command again over another path.
+            (Self::Fenced, _) => Status::INTERNAL_PATH_ERROR,
             (Self::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
                 Status::UNRECOVERED_READ_ERROR
             }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) enum Cause {
     /// The kernel reports that the device was removed.
     Removed,
+    /// The cluster has blocklisted this client.
+    Fenced,
     /// Not even one block can be read.
     Unreadable,
     /// Its size is 0, or cannot be served.
@@ -15,12 +17,13 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 3] = [Self::Removed, Self::Unreadable, Self::Size];
+    const ALL: [Self; 4] = [Self::Removed, Self::Fenced, Self::Unreadable, Self::Size];
 
     /// Value of the label `cause`.
     fn name(self) -> &'static str {
         match self {
             Self::Removed => "removed",
+            Self::Fenced => "fenced",
             Self::Unreadable => "unreadable",
             Self::Size => "size",
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nvmeof_backend::{Claim, Geometry, Hints, OpenError, identity};
-use nvmeof_backend_spec::Spec;
+use nvmeof_backend_spec::{RbdName, Spec};
 use nvmeof_target_config::{Config, ConfigError, ConfiguredStore};
 use nvmeof_target_core::{
     AuthenticationSpec, Model, NamespaceSpec, NamespaceState, PortSpec, Preferred,
@@ -75,7 +75,7 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
         .filter_map(|(_, configured)| configured.ok());
     let paths = stores.filter_map(|store| match store.spec {
         Spec::File { path, .. } => Some(path),
-        Spec::Ram { .. } | Spec::Null { .. } => None,
+        Spec::Rbd { .. } | Spec::Ram { .. } | Spec::Null { .. } => None,
     });
     let state = config.control().state.as_deref();
     let incarnations = state.map(Lineage::path_beside);
@@ -125,8 +125,8 @@ fn take_alone(
     let is_free = files.add(&configured.spec);
     if !is_free.map_err(|error| open_error(config, at, &error))? {
         let what = format!(
-            "{}: another namespace of this configuration is served from the same file or \
-             device; name another one, or serve both read-only",
+            "{}: another namespace of this configuration is served from the same file, device or \
+             image; name another one, or serve both read-only",
             configured.spec
         );
         return Err(config.path_error(at, &what));
@@ -140,6 +140,9 @@ pub(crate) fn open_error(config: &Config, at: usize, error: &OpenError) -> Confi
     let what = error.to_string();
     let refused = match error {
         OpenError::CannotPoll { .. } => config.polled_error(at, &what),
+        OpenError::Rbd { why, .. } if why.key().is_some() => {
+            config.table_error("ceph", why.key().unwrap_or_default(), &what)
+        }
         _ => config.path_error(at, &what),
     };
     refused.passing(error.may_succeed_later())
@@ -198,27 +201,36 @@ pub(crate) fn preferred(hints: &Hints) -> Preferred {
     }
 }
 
-/// Files and devices of the namespaces of one configuration.
+/// Files, devices and images of the namespaces of one configuration.
 #[derive(Default)]
 struct Files {
-    /// Identity of each, and whether it is read-only.
-    taken: Vec<((u64, u64), bool)>,
+    /// Each, and whether it is read-only.
+    taken: Vec<(Named, bool)>,
+}
+
+/// Identity of a file or device, or the name of an image.
+#[derive(PartialEq, Eq)]
+enum Named {
+    File((u64, u64)),
+    Image(RbdName),
 }
 
 impl Files {
     /// Adds the backing store of one more namespace. False if another namespace has the same
     /// one, unless both are read-only.
     fn add(&mut self, spec: &Spec) -> Result<bool, OpenError> {
-        let Spec::File { path, .. } = spec else {
-            return Ok(true);
+        let named = match spec {
+            Spec::File { path, .. } => identity(path)?.map(Named::File),
+            Spec::Rbd { image, .. } => Some(Named::Image(image.clone())),
+            Spec::Ram { .. } | Spec::Null { .. } => None,
         };
-        let Some(file) = identity(path)? else {
+        let Some(named) = named else {
             return Ok(true);
         };
         let readonly = spec.readonly();
-        let clashes = |(other, reads): &(_, bool)| *other == file && !(*reads && readonly);
+        let clashes = |(other, reads): &(_, bool)| *other == named && !(*reads && readonly);
         let is_free = !self.taken.iter().any(clashes);
-        self.taken.push((file, readonly));
+        self.taken.push((named, readonly));
         Ok(is_free)
     }
 }

@@ -140,9 +140,15 @@ const RULES: &[Rule] = &[
         system: true,
     },
     Rule {
+        name: "nvmeof-ceph",
+        ours: &["nvmeof-backend-spec", "nvmeof-memory"],
+        system: true,
+    },
+    Rule {
         name: "nvmeof-backend",
         ours: &[
             "nvmeof-backend-spec",
+            "nvmeof-ceph",
             "nvmeof-memory",
             "nvmeof-uring",
             "nvmeof-wire",

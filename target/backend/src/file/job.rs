@@ -164,7 +164,7 @@ impl Job {
         match kind {
             _ if self.syncs || matches!(self.kind, Kind::Flush) => true,
             // The write cache is lost with the device.
-            IoErrorKind::Removed => true,
+            IoErrorKind::Removed | IoErrorKind::Fenced => true,
             // The error may belong to other writes.
             IoErrorKind::Media | IoErrorKind::Other => {
                 changes && self.writes_through() && !fua_alone

@@ -150,6 +150,7 @@ impl QueuePair {
             IoErrorKind::NoSpace => Executed::NoSpace,
             IoErrorKind::ReadOnly => Executed::ReadOnly,
             IoErrorKind::Removed => Executed::Gone,
+            IoErrorKind::Fenced => Executed::Fenced,
             IoErrorKind::Media
             | IoErrorKind::OutOfRange
             | IoErrorKind::Limits

@@ -177,6 +177,7 @@ impl Manager {
         let error = failed?;
         let cause = match error.kind {
             IoErrorKind::Removed => Some(Cause::Removed),
+            IoErrorKind::Fenced => Some(Cause::Fenced),
             // A single bad block is not a failed device.
             IoErrorKind::Media | IoErrorKind::Other => {
                 let is_unreadable = self.is_unreadable(store, claim);

@@ -1,6 +1,7 @@
 //! Settings that require a restart: they determined the memory and the threads of the target at
 //! its start.
 
+use nvmeof_backend_spec::CephAccess;
 use nvmeof_rdma_shm::{Borrowed, ShmConfig};
 use nvmeof_target_core::Limits;
 
@@ -15,6 +16,7 @@ use nvmeof_target_config::{
 pub struct Fixed {
     limits: Limits,
     settings: ReactorSettings,
+    ceph: CephAccess,
     shm: ShmConfig,
     socket_mode: u32,
     control: ControlConfig,
@@ -31,6 +33,7 @@ impl Fixed {
         Self {
             limits: config.limits(),
             settings: config.reactor_settings(),
+            ceph: config.ceph().clone(),
             shm: shm_config(config.shm(), &Borrowed::default()),
             socket_mode: config.socket_mode(),
             control: config.control().clone(),
@@ -64,6 +67,7 @@ impl Fixed {
             ),
             ("reactor", reactor(&self.settings, &new.settings)),
             ("storage", storage(&self.settings, &new.settings)),
+            ("ceph", ceph(&self.ceph, &new.ceph)),
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differing(mode)),
             ("control", control(&self.control, &new.control)),
@@ -225,6 +229,19 @@ fn storage(old: &ReactorSettings, new: &ReactorSettings) -> Vec<&'static str> {
         ("sqpoll", threads != new_threads),
         ("sqpoll_idle_ms", threads && new_threads && idle != new_idle),
         ("sqpoll_cores", cores != new_cores),
+    ])
+}
+
+fn ceph(old: &CephAccess, new: &CephAccess) -> Vec<&'static str> {
+    let CephAccess {
+        conf,
+        user,
+        keyring,
+    } = old;
+    differing([
+        ("conf", *conf != new.conf),
+        ("user", *user != new.user),
+        ("keyring", *keyring != new.keyring),
     ])
 }
 

@@ -399,7 +399,7 @@ impl Pool {
                     let same = (&store.configured.nqn, store.configured.nsid)
                         == (&configured.nqn, configured.nsid);
                     store.configured.serves(configured)
-                        && (same || (!in_place && is_file(&configured.spec)))
+                        && (same || (!in_place && !configured.spec.is_memory()))
                 };
                 if kept.is_none()
                     && let Some(found) = there.iter_mut().find(|store| store.is_some_and(suits))
@@ -422,7 +422,7 @@ impl Pool {
     ) -> Result<(Claim, Spec), ConfigError> {
         let spec = &configured.spec;
         let names = |store: &&NamespaceStore| {
-            is_file(spec) && store.claim().is_some() && store.configured.names(configured)
+            !spec.is_memory() && store.claim().is_some() && store.configured.names(configured)
         };
         let served = self.stores.iter().find(names);
         if served.is_some_and(|store| !store.configured.serves(configured)) {
@@ -430,12 +430,12 @@ impl Pool {
                         change while it is served; remove the namespace, then add it again";
             return Err(config.path_error(at, what));
         }
-        if is_file(spec) && served.or(others.iter().find(names)).is_none() {
+        if !spec.is_memory() && served.or(others.iter().find(names)).is_none() {
             let retired = self.retired.iter().filter(|one| !one.lost);
             let mut retired = retired.filter(|one| one.configured.serves(configured));
             let found = retired.find_map(|one| Some((one.claim.upgrade()?, &one.configured.spec)));
             if let Some((claim, spec)) = found {
-                // It holds the file lock.
+                // It holds the lock.
                 let claim = resized(config, at, &claim)?.unwrap_or(claim);
                 return Ok((claim, spec.clone()));
             }
@@ -499,8 +499,4 @@ impl Pool {
 fn resized(config: &Config, at: usize, claim: &Claim) -> Result<Option<Claim>, ConfigError> {
     let resized = claim.resized();
     resized.map_err(|error| open_error(config, at, &error))
-}
-
-fn is_file(spec: &Spec) -> bool {
-    matches!(spec, Spec::File { .. })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use nvmeof_backend::{BlockSize, Geometry, Hints, Spec};
+use nvmeof_backend::{BlockSize, Geometry, Hints};
 use nvmeof_rdma::explain;
 use serde::{Deserialize, Serialize};
 
@@ -148,12 +148,12 @@ impl Contents {
         }
     }
 
-    /// The sizes of files and devices that are served, or that were served and wait now.
+    /// The sizes of files, devices and images that are served, or that were served and wait now.
     fn of(stores: &[NamespaceStore]) -> Self {
         let mut contents = Self::default();
         for store in stores {
             let unknown = store.waiting().is_some_and(|awaited| !awaited.is_known);
-            if unknown || !matches!(store.configured.spec, Spec::File { .. }) {
+            if unknown || store.configured.spec.is_memory() {
                 continue;
             }
             let geometry = store.served().geometry;

@@ -98,7 +98,7 @@ impl Manager {
                 what: WaitingObject::of_store(store),
                 path: match &store.configured.spec {
                     Spec::File { path, .. } => Some(path.clone()),
-                    Spec::Ram { .. } | Spec::Null { .. } => None,
+                    Spec::Rbd { .. } | Spec::Ram { .. } | Spec::Null { .. } => None,
                 },
                 waits: store.waiting()?.waits.clone(),
             })

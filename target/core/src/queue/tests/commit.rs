@@ -76,6 +76,7 @@ fn fua_read_fails_when_commit_fails() {
         (Executed::NoSpace, Status::CAPACITY_EXCEEDED),
         (Executed::ReadOnly, Status::WRITE_FAULT),
         (Executed::Gone, Status::NAMESPACE_NOT_READY),
+        (Executed::Fenced, Status::INTERNAL_PATH_ERROR),
     ];
     for (opcode, _) in reading(0) {
         for (outcome, status) in rows {

@@ -116,7 +116,12 @@ fn lost_store_is_faulted_until_enabled() {
     let counted = daemon.manager.fault_counts().of(NQN, 1);
     assert_eq!(
         counted.collect::<Vec<_>>(),
-        [("removed", 0), ("unreadable", 0), ("size", 1)]
+        [
+            ("removed", 0),
+            ("fenced", 0),
+            ("unreadable", 0),
+            ("size", 1)
+        ]
     );
     // It is still missing, which does not prevent other changes.
     assert!(enable(&daemon, 1).unwrap_err().contains("0 bytes"));
@@ -166,7 +171,15 @@ fn block_device_of_size_zero_counts_as_removed() {
     drop(daemon);
     losetup(&["--detach", &device]).unwrap();
     assert!(applied && emptied.is_some() && noticed);
-    assert_eq!(counted, [("removed", 1), ("unreadable", 0), ("size", 0)]);
+    assert_eq!(
+        counted,
+        [
+            ("removed", 1),
+            ("fenced", 0),
+            ("unreadable", 0),
+            ("size", 0)
+        ]
+    );
     let message = faults[0].to_string();
     assert!(
         message.contains(&device) && message.contains("is gone"),

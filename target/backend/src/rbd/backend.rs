@@ -1,0 +1,202 @@
+//! An image, opened for one reactor.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nvmeof_ceph::{Call, Cluster, Done as Completed, NotStarted, Queue};
+use nvmeof_uring as uring;
+use nvmeof_uring::Ring;
+
+use super::RbdStore;
+use crate::{
+    Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, RefusalReason, Refused, Request,
+};
+
+/// An image, opened for one reactor. Its operations do not use the ring, whose eventfd only wakes
+/// the reactor.
+pub(crate) struct RbdBackend {
+    queue: Queue,
+    /// The client, which is retired when the cluster has blocklisted it.
+    cluster: Option<Cluster>,
+    name: Arc<str>,
+    geometry: Geometry,
+    /// Completions of one `poll`, empty between calls: kept for its allocation.
+    completed: Vec<Completed>,
+}
+
+/// Minimum number of requests in flight.
+const AT_LEAST: usize = 32;
+
+impl RbdBackend {
+    pub(crate) fn open(ring: &Ring, store: &RbdStore, name: Arc<str>, geometry: Geometry) -> Self {
+        // As many as of a file.
+        let count = ((ring.room() + ring.in_flight()) / 2).max(AT_LEAST);
+        let waker = ring.waker();
+        Self {
+            queue: Queue::new(&store.image, count, Box::new(move || waker.wake())),
+            cluster: store.image.cluster(),
+            name,
+            geometry,
+            completed: Vec::with_capacity(count),
+        }
+    }
+
+    #[cold]
+    fn error(&self, call: &Call, errno: Errno) -> IoError {
+        let kind = kind_of(errno);
+        if let (IoErrorKind::Fenced, Some(cluster)) = (kind, &self.cluster) {
+            cluster.retire();
+        }
+        let (verb, offset) = described(call);
+        IoError {
+            kind,
+            errno,
+            verb,
+            path: Arc::clone(&self.name),
+            offset,
+        }
+    }
+
+    fn done(&self, completed: Completed) -> Done {
+        let Completed { tag, call, result } = completed;
+        let result = match (result, &call) {
+            // A read ends early only at the end of the image, which has become smaller.
+            (Ok(bytes), Call::Read { buf, .. }) if bytes < buf.len() as u64 => Err(Errno::ENXIO),
+            (result, _) => result,
+        };
+        let result = result.map(drop).map_err(|errno| self.error(&call, errno));
+        let buf = call.into_buf();
+        Done { tag, buf, result }
+    }
+}
+
+/// Verb and offset, for messages.
+fn described(call: &Call) -> (&'static str, u64) {
+    match call {
+        Call::Read { offset, .. } => ("read", *offset),
+        Call::Write { offset, .. } => ("write", *offset),
+        Call::WriteZeroes {
+            offset, allocate, ..
+        } => match allocate {
+            true => ("write zeroes", *offset),
+            false => ("deallocate", *offset),
+        },
+        Call::Flush => ("flush", 0),
+    }
+}
+
+/// The class of an error of librbd.
+fn kind_of(errno: Errno) -> IoErrorKind {
+    match errno {
+        // EBLOCKLISTED of Ceph.
+        Errno::ESHUTDOWN => IoErrorKind::Fenced,
+        // The lock was lost, or the image was removed, or the user may not use it any more.
+        Errno::EROFS | Errno::EBUSY | Errno::ENOENT | Errno::EPERM => IoErrorKind::Removed,
+        other => IoErrorKind::of(other),
+    }
+}
+
+/// The call that executes `op`. A write that has completed is on stable storage, so that FUA makes
+/// no difference.
+fn call_of(op: Op) -> Call {
+    match op {
+        Op::Read { offset, buf } => Call::Read { offset, buf },
+        Op::Write { offset, buf, .. } => Call::Write { offset, buf },
+        Op::Flush => Call::Flush,
+        Op::WriteZeroes {
+            offset,
+            len,
+            may_deallocate,
+            ..
+        } => Call::WriteZeroes {
+            offset,
+            len,
+            allocate: !may_deallocate,
+        },
+        Op::Deallocate { offset, len, .. } => Call::WriteZeroes {
+            offset,
+            len,
+            allocate: false,
+        },
+    }
+}
+
+impl Backend for RbdBackend {
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(
+        &mut self,
+        request: Request,
+        _io: &mut Io<'_>,
+    ) -> Result<Option<Done>, Refused<Request>> {
+        let checked = self.geometry.check(&self.name, &request.op);
+        let is_empty = !matches!(request.op, Op::Flush) && request.op.range().1 == 0;
+        let Request { tag, op } = request;
+        if checked.is_err() || is_empty {
+            let (buf, result) = (op.into_buf(), checked);
+            return Ok(Some(Done { tag, buf, result }));
+        }
+        if self.queue.is_full() {
+            let (why, back) = (RefusalReason::Full, Request { tag, op });
+            return Err(Refused { why, back });
+        }
+        match self.queue.start(tag, call_of(op)) {
+            Ok(()) => Ok(None),
+            Err(NotStarted { errno, call }) => {
+                let result = Err(self.error(&call, errno));
+                let buf = call.into_buf();
+                Ok(Some(Done { tag, buf, result }))
+            }
+        }
+    }
+
+    fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}
+
+    fn poll(&mut self, io: &mut Io<'_>) {
+        if self.queue.in_flight() == 0 {
+            return;
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        self.queue.take_completed(|done| completed.push(done));
+        io.done
+            .extend(completed.drain(..).map(|one| self.done(one)));
+        self.completed = completed;
+    }
+
+    fn waiting(&self) -> bool {
+        self.queue.in_flight() > 0 && !self.queue.may_sleep()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    fn close(&mut self, _ring: &mut Ring) -> Result<(), uring::RingError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_a_lost_image_are_not_those_of_a_medium() {
+        for (errno, kind) in [
+            (Errno::ESHUTDOWN, IoErrorKind::Fenced),
+            (Errno::EROFS, IoErrorKind::Removed),
+            (Errno::ENOENT, IoErrorKind::Removed),
+            (Errno::EIO, IoErrorKind::Media),
+            (Errno::ENOSPC, IoErrorKind::NoSpace),
+            (Errno::EDQUOT, IoErrorKind::NoSpace),
+        ] {
+            assert_eq!(kind_of(errno), kind, "{errno}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Opening an image: which ones are served, and their geometry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nvmeof_backend_spec::{CephAccess, RbdName, within};
+use nvmeof_ceph::{CephError, Cluster, Features, Image, Pool, Properties, wait_closed};
+
+use super::{RbdRefusal, RbdStore, lock};
+use crate::blocking::OPENING;
+use crate::{BlockSize, Geometry, Hints, OpenError, probe};
+
+/// How long an image is waited for that this process is closing.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// The first bytes of a clone that librbd encrypts. An image that is no clone has the header of
+/// LUKS, and so has one that a host encrypts: it is served as it is.
+const ENCRYPTED_CLONE: &[u8] = b"RBDL\xba\xbe";
+
+/// Options of librbd that turn on a cache, with the values without one.
+const CACHES: [(&str, &str); 2] = [
+    ("rbd_cache", "false"),
+    ("rbd_persistent_cache_mode", "disabled"),
+];
+
+/// Granularity of deallocations: the default of librbd (`rbd_discard_granularity_bytes`).
+const DEALLOCATION: u64 = 64 << 10;
+/// Allocation unit of an OSD (`bluestore_min_alloc_size`), and the longest atomic write that is
+/// reported.
+const UNIT: u64 = 4096;
+
+/// Opens an image and locks it, unless it is read-only.
+pub(crate) fn open(
+    name: &Arc<str>,
+    image: &RbdName,
+    access: &CephAccess,
+    readonly: bool,
+    block_size: Option<BlockSize>,
+) -> Result<(RbdStore, Geometry), OpenError> {
+    let refused = |why| OpenError::Rbd {
+        name: name.to_string(),
+        why,
+    };
+    let opening = Opening {
+        name: Arc::clone(name),
+        image: image.clone(),
+        access: access.clone(),
+        readonly,
+    };
+    // An image that is opened too late is closed again.
+    let opened = within(OPENING, move || opening.open());
+    let opened = opened.unwrap_or(Err(RbdRefusal::Unresponsive(OPENING)));
+    let (image, properties) = opened.map_err(refused)?;
+    let block_size = block_size.unwrap_or(BlockSize::B512);
+    probe::servable(name, properties.size, block_size)?;
+    let geometry = geometry(&properties, readonly, block_size);
+    Ok((RbdStore { image }, geometry))
+}
+
+/// What is opened.
+struct Opening {
+    name: Arc<str>,
+    image: RbdName,
+    access: CephAccess,
+    readonly: bool,
+}
+
+impl Opening {
+    fn open(&self) -> Result<(Image, Properties), RbdRefusal> {
+        if !wait_closed(Some(&self.name), CLOSING) {
+            return Err(RbdRefusal::Unresponsive(CLOSING));
+        }
+        let cluster = Cluster::shared(&self.access).map_err(|error| self.not_connected(error))?;
+        let image = self.open_image(&cluster)?;
+        let properties = image.properties()?;
+        self.check_features(&image, &properties)?;
+        if !self.readonly {
+            lock::acquire(&image)?;
+            self.check_caches(&image)?;
+        }
+        Ok((image, properties))
+    }
+
+    fn open_image(&self, cluster: &Cluster) -> Result<Image, RbdRefusal> {
+        let RbdName {
+            pool,
+            namespace,
+            image,
+            snapshot,
+        } = &self.image;
+        let open_pool = || {
+            let opened = Pool::open(cluster, pool, namespace.as_deref());
+            opened.map_err(|error| match error.errno() {
+                Some(Errno::ENOENT) => RbdRefusal::NoPool(pool.clone()),
+                _ => self.not_opened(error),
+            })
+        };
+        let opened = Image::open(
+            open_pool()?,
+            image,
+            snapshot.as_deref(),
+            self.readonly,
+            &self.name,
+        );
+        let Err(error) = opened else {
+            return opened.map_err(|error| self.not_opened(error));
+        };
+        match (error.errno(), snapshot) {
+            (Some(Errno::ENOENT), Some(snapshot)) => {
+                let whole = Image::open(open_pool()?, image, None, true, &self.name);
+                Err(match whole {
+                    Ok(_) => RbdRefusal::NoSnapshot {
+                        image: self.without_snapshot(),
+                        snapshot: snapshot.clone(),
+                    },
+                    Err(error) => self.not_opened(error),
+                })
+            }
+            _ => Err(self.not_opened(error)),
+        }
+    }
+
+    /// The image as commands name it.
+    fn without_snapshot(&self) -> String {
+        let mut image = self.image.clone();
+        image.snapshot = None;
+        image.to_string()
+    }
+
+    fn not_connected(&self, error: CephError) -> RbdRefusal {
+        let user = self.access.user().to_owned();
+        let CephError::Call { call, errno } = &error else {
+            return error.into();
+        };
+        if call.starts_with("rados_conf_read_file") {
+            let path = self.access.conf().to_owned();
+            return RbdRefusal::Conf {
+                path,
+                errno: *errno,
+            };
+        }
+        match errno {
+            // Without a key, librados has no method in common with the cluster.
+            Errno::ENOENT | Errno::EOPNOTSUPP => RbdRefusal::NoKey {
+                user,
+                keyring: self.access.keyring.clone(),
+            },
+            Errno::EACCES | Errno::EPERM => RbdRefusal::Denied { user },
+            Errno::ETIMEDOUT => RbdRefusal::NoMonitor {
+                conf: self.access.conf().to_owned(),
+            },
+            _ => error.into(),
+        }
+    }
+
+    fn not_opened(&self, error: CephError) -> RbdRefusal {
+        match error.errno() {
+            Some(Errno::ENOENT) => {
+                let RbdName {
+                    pool, namespace, ..
+                } = &self.image;
+                let place = namespace
+                    .as_ref()
+                    .map(|namespace| format!("{pool}/{namespace}"));
+                RbdRefusal::NoImage {
+                    place: place.unwrap_or_else(|| pool.clone()),
+                    image: self.image.image.clone(),
+                }
+            }
+            Some(Errno::EPERM | Errno::EACCES) => RbdRefusal::NotPermitted {
+                user: self.access.user().to_owned(),
+                pool: self.image.pool.clone(),
+            },
+            _ => error.into(),
+        }
+    }
+
+    /// Checks that the target can serve an image with these features.
+    fn check_features(&self, image: &Image, properties: &Properties) -> Result<(), RbdRefusal> {
+        let has = |feature| properties.features.contains(feature);
+        let mut first = [0; ENCRYPTED_CLONE.len()];
+        let read = image.read(0, &mut first);
+        let name = || self.without_snapshot();
+        if read.is_ok() && first == ENCRYPTED_CLONE {
+            return Err(RbdRefusal::Encrypted);
+        }
+        read?;
+        if has(Features::DIRTY_CACHE) {
+            return Err(RbdRefusal::DirtyCache(name()));
+        }
+        if has(Features::MIGRATING) {
+            return Err(RbdRefusal::Migrating(name()));
+        }
+        if properties.has_parent {
+            return Err(RbdRefusal::Clone(name()));
+        }
+        if self.readonly {
+            return Ok(());
+        }
+        if has(Features::JOURNALING) {
+            return Err(RbdRefusal::Journaled(name()));
+        }
+        if has(Features::NON_PRIMARY) {
+            return Err(RbdRefusal::NotPrimary(name()));
+        }
+        if !has(Features::EXCLUSIVE_LOCK) {
+            return Err(RbdRefusal::NoLock(name()));
+        }
+        Ok(())
+    }
+
+    /// Checks that no cache is in force. The configuration of the image, of its pool or of the
+    /// cluster may turn one on, although this client turns it off.
+    fn check_caches(&self, image: &Image) -> Result<(), RbdRefusal> {
+        for (option, off) in CACHES {
+            // Versions without the option have no such cache.
+            match image.option(option)? {
+                Some(value) if value != off => {
+                    return Err(RbdRefusal::Cached {
+                        image: self.without_snapshot(),
+                        option,
+                        value,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn geometry(properties: &Properties, readonly: bool, block_size: BlockSize) -> Geometry {
+    Geometry {
+        size: properties.size,
+        block_size,
+        hints: hints(properties.stripe_unit, readonly),
+        buffer_alignment: 1,
+        readonly,
+        deallocate_zeroes: !readonly,
+        // A write completes when all replicas have it on stable storage.
+        volatile_write_cache: false,
+        direct: true,
+        fua_alone: true,
+        // Queries about it may wait for the cluster.
+        may_block: true,
+        may_be_remote: true,
+    }
+}
+
+/// Preferred sizes. What is in one object, an OSD writes at once.
+pub(super) fn hints(stripe_unit: u64, readonly: bool) -> Hints {
+    let fits = |size: u64| u32::try_from(size).ok().filter(|_| !readonly && size > 0);
+    let is_aligned = stripe_unit.is_power_of_two() && stripe_unit >= UNIT;
+    let unit = |size: u64| fits(size.min(stripe_unit)).filter(|_| is_aligned);
+    Hints {
+        write: unit(UNIT),
+        deallocate: unit(DEALLOCATION),
+        optimal_write: fits(stripe_unit).filter(|_| is_aligned),
+        atomic: unit(UNIT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preferred_sizes_are_within_an_object() {
+        let of = |unit| hints(unit, false);
+        let default = of(4 << 20);
+        assert_eq!(default.write, Some(4096));
+        assert_eq!(default.atomic, Some(4096));
+        assert_eq!(default.deallocate, Some(64 << 10));
+        assert_eq!(default.optimal_write, Some(4 << 20));
+        assert_eq!(of(16 << 10).deallocate, Some(16 << 10));
+        for unit in [0, 512, 12 << 10] {
+            assert_eq!(of(unit), Hints::default(), "{unit}");
+        }
+        assert_eq!(hints(4 << 20, true), Hints::default());
+    }
+}
