@@ -267,9 +267,15 @@ osd_pool_default_min_size = 1
 osd_pool_default_pg_num = 8
 osd_pool_default_pg_autoscale_mode = off
 osd_crush_chooseleaf_type = 0
+# A placement group serves requests for one read lease (grace of heartbeats times this ratio, 16 s
+# by default) after it was renewed. If it expires, for example while the OSD is stopped with
+# SIGSTOP, the group is laggy and delays all requests until another OSD acknowledges a lease.
+# There is no other OSD, so it would delay them forever: use one hour.
+osd_pool_default_read_lease_ratio = 180
 
 [mon]
 mon_data = $run/mon
+keyring = $run/mon/keyring
 mon_initial_members = a
 mon_allow_pool_size_one = true
 mon_allow_pool_delete = true
@@ -284,6 +290,8 @@ paxos_propose_interval = 0.05
 paxos_min_wait = 0.01
 
 [osd]
+# An OSD that was stopped must not abort when it continues.
+osd_op_thread_suicide_timeout = 0
 osd_data = $run/osd
 osd_uuid =
 osd_objectstore = $store
