@@ -7,7 +7,8 @@ usage() {
     cat <<'END'
 Usage: one-node.sh packages CACHE               download and unpack the packages
        one-node.sh up CACHE RUN [--until-pid PID]  start a cluster with all its files in RUN
-       one-node.sh env CACHE RUN                print its environment, for `eval`
+       one-node.sh env CACHE RUN [--plain]      print its environment, for `eval`;
+                                                --plain: NAME=VALUE
        one-node.sh down RUN                     end its processes and remove RUN
 
 With --until-pid, the cluster ends when that process has ended.
@@ -182,6 +183,10 @@ up() {
     fi
     [ -f "$cache/complete" ] || fail "$cache: no packages; run: one-node.sh packages $cache"
     local name
+    # The watchdog of a killed run may not have ended its cluster yet.
+    if [ -f "$run/owner.pid" ] && ! is_running "$run/owner.pid"; then
+        down "$run"
+    fi
     for name in mon osd; do
         ! is_running "$run/$name.pid" ||
             fail "$run: a cluster is running; end it with: one-node.sh down $run"
@@ -451,28 +456,28 @@ environment() {
     for name in mon osd; do
         is_running "$run/$name.pid" || fail "$run: the cluster is not running"
     done
-    local libraries
-    libraries=$(libraries "$cache/root")
-    # shellcheck disable=SC2016 # The shell that reads the output expands them.
-    {
-        printf 'export PATH=%q:"$PATH"\n' "$cache/bin"
-        printf 'export LD_LIBRARY_PATH=%q"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n' "$libraries"
-    }
-    export_line CEPH_CONF "$run/ceph.conf"
-    export_line NVMEOF_CEPH_CONF "$run/ceph.conf"
-    export_line NVMEOF_CEPH_POOL rbd
-    export_line NVMEOF_CEPH_USER nvmeof
-    export_line NVMEOF_CEPH_KEYRING "$run/client.nvmeof.keyring"
-    export_line NVMEOF_CEPH_UNPRIVILEGED_USER unprivileged
-    export_line NVMEOF_CEPH_UNPRIVILEGED_KEYRING "$run/client.unprivileged.keyring"
-    read -r pid _ <"$run/mon.pid"
-    export_line NVMEOF_CEPH_MON_PID "$pid"
-    read -r pid _ <"$run/osd.pid"
-    export_line NVMEOF_CEPH_OSD_PID "$pid"
-}
-
-export_line() {
-    printf 'export %s=%q\n' "$1" "$2"
+    local variables=(
+        "PATH=$cache/bin:$PATH"
+        "LD_LIBRARY_PATH=$(libraries "$cache/root")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+        "CEPH_CONF=$run/ceph.conf"
+        "NVMEOF_CEPH_CONF=$run/ceph.conf"
+        "NVMEOF_CEPH_POOL=rbd"
+        "NVMEOF_CEPH_USER=nvmeof"
+        "NVMEOF_CEPH_KEYRING=$run/client.nvmeof.keyring"
+        "NVMEOF_CEPH_UNPRIVILEGED_USER=unprivileged"
+        "NVMEOF_CEPH_UNPRIVILEGED_KEYRING=$run/client.unprivileged.keyring"
+    )
+    for name in mon osd; do
+        read -r pid _ <"$run/$name.pid"
+        variables+=("NVMEOF_CEPH_${name^^}_PID=$pid")
+    done
+    if [ "${3:-}" = --plain ]; then
+        printf '%s\n' "${variables[@]}"
+        return
+    fi
+    for name in "${variables[@]}"; do
+        printf 'export %s=%q\n' "${name%%=*}" "${name#*=}"
+    done
 }
 
 # --- command line -----------------------------------------------------------------------------
@@ -485,6 +490,10 @@ case ${1:-}:$# in
 packages:2) packages "$2" ;;
 up:*) [ $# -ge 3 ] || { usage >&2; exit 2; }; shift; up "$@" ;;
 env:3) environment "$2" "$3" ;;
+env:4)
+    [ "$4" = --plain ] || { usage >&2; exit 2; }
+    environment "$2" "$3" "$4"
+    ;;
 down:2) down "$2" ;;
 watchdog:2) watchdog "$2" ;;
 help:1 | --help:1) usage ;;

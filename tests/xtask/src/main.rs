@@ -6,6 +6,7 @@
 
 mod background;
 mod bench;
+mod ceph;
 mod deb;
 mod demo;
 mod fio_engine;
@@ -41,6 +42,7 @@ Commands:
                              for one hour or as long as --faults N, --seconds N allow;
                              --seed N repeats the choice of faults
   demo [--port N]            export a disk image and use it with the initiator
+  ceph up|env|down|run ...   a Ceph cluster on this machine; see ceph --help
   docs                       generate the documents that come from the code
   deb [...]                  build Debian packages; see deb --help
   fio-engine [...]           build the engine for fio; see fio-engine --help
@@ -69,6 +71,7 @@ fn dispatch(arguments: &[String]) -> Outcome {
     match command.as_str() {
         "lab" => lab::main(rest),
         "bench" => bench::main(rest),
+        "ceph" => ceph::main(rest),
         "deb" => deb::main(rest),
         "fio-engine" => fio_engine::main(rest),
         _ if wants_help => help(),
@@ -128,6 +131,10 @@ mod tests {
             "fuzz --runs x",
             "soak --faults",
             "deb now",
+            "ceph",
+            "ceph now",
+            "ceph up now",
+            "ceph run",
             "docs now",
             "fio-engine now",
         ] {
@@ -140,7 +147,13 @@ mod tests {
 
     #[test]
     fn help_and_list_succeed() {
-        for line in ["help", "--help", "demo --help", "test --list"] {
+        for line in [
+            "help",
+            "--help",
+            "demo --help",
+            "ceph --help",
+            "test --list",
+        ] {
             assert!(dispatch(&words(line)).is_ok(), "{line:?}");
         }
     }

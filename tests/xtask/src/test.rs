@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::background;
+use crate::ceph;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
@@ -202,6 +203,14 @@ const STEPS: &[Step] = &[
         needs: Some("build"),
         in_background: false,
         run: end_to_end,
+    },
+    Step {
+        name: "ceph",
+        about: "tests with a Ceph cluster of one node",
+        tools: &[setup::RDMA],
+        needs: Some("build"),
+        in_background: false,
+        run: |_| ceph::step(),
     },
     Step {
         name: "instructions",
