@@ -66,7 +66,8 @@ packages() {
     if ! download "$cache" 2>"$cache/apt.log"; then
         progress 'updating the package lists in the cache'
         private_lists "$cache"
-        if ! { apt "$cache" update && download "$cache"; } >>"$cache/apt.log" 2>&1; then
+        if ! apt "$cache" update >>"$cache/apt.log" 2>&1 ||
+            ! download "$cache" 2>>"$cache/apt.log"; then
             tail -n 20 "$cache/apt.log" >&2
             fail "packages ${PACKAGES[*]} cannot be downloaded; check the network and" \
                 "/etc/apt/sources.list, then repeat the command; the log is $cache/apt.log"
@@ -206,6 +207,12 @@ up() {
     unset CEPH_ARGS
     local port=${PORT:-} fsid osd_uuid
     [ -n "$port" ] || port=$(free_port)
+    OSD_STORE=${OSD_STORE:-memstore}
+    case $OSD_STORE in
+    memstore) OSD_SIZE=${OSD_SIZE:-1536} ;;
+    bluestore) OSD_SIZE=${OSD_SIZE:-4096} ;;
+    *) fail "OSD_STORE: $OSD_STORE is not a store; use memstore or bluestore" ;;
+    esac
     fsid=$(</proc/sys/kernel/random/uuid)
     osd_uuid=$(</proc/sys/kernel/random/uuid)
     configuration "$cache/root" "$run" "$port" "$fsid" >"$CEPH_CONF"
@@ -219,10 +226,15 @@ up() {
     # The command waits until the monitor listens.
     answers "$run" mon ceph osd new "$osd_uuid" 0
 
-    progress "starting the OSD (${OSD_STORE:-memstore})"
+    progress "starting the OSD ($OSD_STORE, $OSD_SIZE MiB)"
     ceph-osd -i 0 --mkfs --osd-uuid "$osd_uuid" >>"$run/log/setup" 2>&1 ||
         fail_with "$run/log/setup" 'the OSD cannot create its store'
-    start "$run" osd ceph-osd -f -i 0
+    # Memory of the OSD beside its store is far below 4 GiB. The store detects too late that it is
+    # full if it is filled within a second.
+    (
+        ulimit -v $(((OSD_SIZE + 4096) * 1024))
+        start "$run" osd ceph-osd -f -i 0
+    )
     answers "$run" osd ceph osd pool create rbd
     answers "$run" osd ceph osd pool application enable rbd rbd
 
@@ -236,13 +248,10 @@ up() {
 
 # configuration ROOT RUN PORT FSID
 configuration() {
-    local root=$1 run=$2 port=$3 fsid=$4 lib store=${OSD_STORE:-memstore} size
+    local root=$1 run=$2 port=$3 fsid=$4 lib sockets=
     lib=$(dirname "$root"/usr/lib/*-linux-gnu/rados-classes)
-    case $store in
-    memstore) size=${OSD_SIZE:-1536} ;;
-    bluestore) size=${OSD_SIZE:-4096} ;;
-    *) fail "OSD_STORE: $store is not a store; use memstore or bluestore" ;;
-    esac
+    # The path of a socket has at most 107 bytes. Without them, only `ceph daemon` is missing.
+    [ ${#run} -gt 90 ] || sockets="$run/\$name.asok"
     cat <<END
 [global]
 fsid = $fsid
@@ -255,7 +264,6 @@ auth_service_required = cephx
 auth_client_required = cephx
 auth_allow_insecure_global_id_reclaim = false
 run_dir = $run
-admin_socket =
 keyring = $run/\$name.keyring
 log_file =
 log_to_stderr = true
@@ -281,6 +289,7 @@ osd_pool_default_read_lease_ratio = 180
 [mon]
 mon_data = $run/mon
 keyring = $run/mon/keyring
+admin_socket = $sockets
 mon_initial_members = a
 mon_allow_pool_size_one = true
 mon_allow_pool_delete = true
@@ -298,11 +307,13 @@ paxos_min_wait = 0.01
 # An OSD that was stopped must not abort when it continues.
 osd_op_thread_suicide_timeout = 0
 osd_data = $run/osd
-osd_uuid =
-osd_objectstore = $store
+admin_socket = $sockets
+osd_objectstore = $OSD_STORE
+# The OSD detects with its heartbeats that its store is full.
+osd_heartbeat_interval = 1
 osd_memory_target = 939524096
-memstore_device_bytes = ${size}M
-bluestore_block_size = ${size}M
+memstore_device_bytes = ${OSD_SIZE}M
+bluestore_block_size = ${OSD_SIZE}M
 END
 }
 
@@ -454,11 +465,11 @@ environment() {
     cache=$(absolute "$1")
     run=$(absolute "$2")
     for name in mon osd; do
-        is_running "$run/$name.pid" || fail "$run: the cluster is not running"
+        is_running "$run/$name.pid" || fail "$run: the cluster is not running; start it with: one-node.sh up $cache $run"
     done
-    local variables=(
-        "PATH=$cache/bin:$PATH"
-        "LD_LIBRARY_PATH=$(libraries "$cache/root")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    local libraries variables
+    libraries=$(libraries "$cache/root")
+    variables=(
         "CEPH_CONF=$run/ceph.conf"
         "NVMEOF_CEPH_CONF=$run/ceph.conf"
         "NVMEOF_CEPH_POOL=rbd"
@@ -472,9 +483,13 @@ environment() {
         variables+=("NVMEOF_CEPH_${name^^}_PID=$pid")
     done
     if [ "${3:-}" = --plain ]; then
-        printf '%s\n' "${variables[@]}"
+        printf '%s\n' "PATH=$cache/bin:$PATH" \
+            "LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "${variables[@]}"
         return
     fi
+    # shellcheck disable=SC2016 # The shell that reads the output expands its own values.
+    printf 'export PATH=%q:"$PATH"\nexport LD_LIBRARY_PATH=%q"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n' \
+        "$cache/bin" "$libraries"
     for name in "${variables[@]}"; do
         printf 'export %s=%q\n' "${name%%=*}" "${name#*=}"
     done
