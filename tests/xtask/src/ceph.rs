@@ -9,7 +9,8 @@ use crate::run::{self, Failure, Failures, Outcome};
 /// The test programs of the step, each an argument list of cargo.
 const TESTS: &[&str] = &[
     "test --locked -p nvmeof-ceph --test cluster",
-    "test --locked -p nvmeof-backend --test rbd",
+    // One after the other: some change the whole cluster.
+    "test --locked -p nvmeof-backend --test rbd -- --test-threads=1",
 ];
 
 const SCRIPT: &str = "tests/ceph/one-node.sh";

@@ -90,8 +90,11 @@ fn kind_of(errno: Errno) -> IoErrorKind {
     match errno {
         // EBLOCKLISTED of Ceph.
         Errno::ESHUTDOWN => IoErrorKind::Fenced,
-        // The lock was lost, or the image was removed, or the user may not use it any more.
-        Errno::EROFS | Errno::EBUSY | Errno::ENOENT | Errno::EPERM => IoErrorKind::Removed,
+        // The lock was lost, or the image was removed, or the user may not use it any more, or the
+        // range is beyond the end of an image that has become smaller: others are refused before.
+        Errno::EROFS | Errno::EBUSY | Errno::ENOENT | Errno::EPERM | Errno::EINVAL => {
+            IoErrorKind::Removed
+        }
         other => IoErrorKind::of(other),
     }
 }
@@ -192,6 +195,7 @@ mod tests {
             (Errno::ESHUTDOWN, IoErrorKind::Fenced),
             (Errno::EROFS, IoErrorKind::Removed),
             (Errno::ENOENT, IoErrorKind::Removed),
+            (Errno::EINVAL, IoErrorKind::Removed),
             (Errno::EIO, IoErrorKind::Media),
             (Errno::ENOSPC, IoErrorKind::NoSpace),
             (Errno::EDQUOT, IoErrorKind::NoSpace),
