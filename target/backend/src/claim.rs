@@ -92,7 +92,7 @@ impl Claim {
                 readonly,
             } => {
                 let (store, geometry) = rbd::open(&name, image, access, *readonly, block_size)?;
-                (geometry, Source::Rbd(Arc::new(store)))
+                (geometry, Source::Rbd(store))
             }
         };
         let storage = match &source {

@@ -39,7 +39,7 @@ pub use hints::Hints;
 pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
-pub use rbd::RbdRefusal;
+pub use rbd::{RbdRefusal, release_images};
 pub use request::{Done, Op, RefusalReason, Refused, Request};
 pub use resize::ResizeError;
 pub use uring_stores::{UringStores, UringStoresError};

@@ -10,7 +10,11 @@ mod lock;
 mod opening;
 mod refusal;
 
-use nvmeof_ceph::Image;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use nvmeof_backend_spec::within;
+use nvmeof_ceph::{Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
 pub(crate) use opening::open;
@@ -18,12 +22,54 @@ pub use refusal::RbdRefusal;
 
 use crate::Geometry;
 
-/// An open image. Its lock is released when the last owner is gone.
+/// An open image. It is closed, and its lock released, when the last owner is gone.
 pub(crate) struct RbdStore {
     image: Image,
 }
 
+/// Images with a lock.
+static LOCKED: Mutex<Vec<Weak<RbdStore>>> = Mutex::new(Vec::new());
+
+/// Releases the locks of all images of this process that are still open, and waits at most
+/// `timeout` until all others are closed. To be called before the process ends, when no reactor
+/// runs any more: the next target then takes the locks at once, and without blocklisting this one.
+pub fn release_images(timeout: Duration) {
+    let all = std::mem::take(&mut *locked());
+    let all: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
+    let released = all.is_empty()
+        || within(timeout, move || {
+            for store in all {
+                let released = store.image.release_lock();
+                if let Err(error) = released {
+                    tracing::warn!("{}: lock not released: {error}", store.image.name());
+                }
+            }
+        })
+        .is_some();
+    if !released || !wait_closed(None, timeout) {
+        tracing::warn!(
+            "images are not closed: no response from the Ceph cluster; the next target breaks \
+             their locks"
+        );
+    }
+}
+
+fn locked() -> std::sync::MutexGuard<'static, Vec<Weak<RbdStore>>> {
+    // A list of references is consistent also after a panic of another holder.
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl RbdStore {
+    fn new(image: Image, is_locked: bool) -> Arc<Self> {
+        let this = Arc::new(Self { image });
+        if is_locked {
+            let mut locked = locked();
+            locked.retain(|store| store.strong_count() > 0);
+            locked.push(Arc::downgrade(&this));
+        }
+        this
+    }
+
     /// Its current size in bytes.
     pub(crate) fn size(&self) -> Result<u64, RbdRefusal> {
         Ok(self.image.size()?)

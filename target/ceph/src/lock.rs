@@ -89,6 +89,16 @@ impl Image {
         })
     }
 
+    /// Releases the exclusive lock, after writes in flight have completed. Later writes fail.
+    ///
+    /// # Errors
+    /// [`CephError`].
+    pub fn release_lock(&self) -> Result<(), CephError> {
+        // SAFETY: an open image.
+        let released = unsafe { (self.functions().rbd_lock_release)(self.raw()) };
+        self.check("rbd_lock_release", released).map(drop)
+    }
+
     /// Breaks the lock of the client `owner` and blocklists this client, so that no write of it
     /// takes effect any more.
     ///

@@ -29,10 +29,10 @@ use nvmeof_target_control::{Bound, ChangeQueue, Shared};
 use nvmeof_target_control::{Exporter, Watch};
 use nvmeof_target_control::{LoadedConfig, check_state};
 use nvmeof_target_manage::cpus::{self, ReactorCpu};
-use nvmeof_target_manage::files;
 use nvmeof_target_manage::ports::{self, Port, ProviderFactory};
 use nvmeof_target_manage::retry::{self, Listener, later};
 use nvmeof_target_manage::{ServeError, Server, locked_by_ended_process, open_present};
+use nvmeof_target_manage::{files, release_images};
 
 /// Serves files, block devices and memory as NVMe namespaces over RDMA.
 ///
@@ -133,7 +133,7 @@ impl Cli {
             complain(&why);
             return USAGE.into();
         }
-        match self.command {
+        let status = match self.command {
             Command::Serve(serve) => serve.run(),
             Command::CheckConfig(check) => check.run(),
             Command::Ctl(ctl) => ctl.run(),
@@ -145,9 +145,14 @@ impl Cli {
                     .run(Self::command(), &CONTENTS)
                     .map_err(|error| error.to_string()),
             ),
-        }
+        };
+        release_images(CLOSING_IMAGES);
+        status
     }
 }
+
+/// Time for closing images before the process ends.
+const CLOSING_IMAGES: Duration = Duration::from_secs(5);
 
 /// The manual besides the command line.
 const CONTENTS: Contents = Contents {

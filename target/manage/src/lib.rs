@@ -29,6 +29,7 @@ pub use buffers::buffers;
 pub use fault_counts::FaultCounts;
 pub use host_settings::{NamespaceReservations, UnknownRecord};
 pub use lineage::{Lineage, LineageError};
+pub use nvmeof_backend::release_images;
 pub use old_keys::OldKeyTimer;
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{

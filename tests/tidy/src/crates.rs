@@ -372,7 +372,7 @@ pub fn check(folder: &str, manifest: &Table) -> Vec<Problem> {
 /// The side a crate is on; the crates of `common/` are on none.
 fn side(name: &str) -> Option<&'static str> {
     match name {
-        "nvmeof-target" | "nvmeof-backend" => Some("target"),
+        "nvmeof-target" | "nvmeof-backend" | "nvmeof-ceph" => Some("target"),
         name if name.starts_with("nvmeof-target-") || name.starts_with("nvmeof-backend-") => {
             Some("target")
         }

@@ -37,7 +37,7 @@ pub(crate) fn open(
     access: &CephAccess,
     readonly: bool,
     block_size: Option<BlockSize>,
-) -> Result<(RbdStore, Geometry), OpenError> {
+) -> Result<(Arc<RbdStore>, Geometry), OpenError> {
     let refused = |why| OpenError::Rbd {
         name: name.to_string(),
         why,
@@ -55,7 +55,7 @@ pub(crate) fn open(
     let block_size = block_size.unwrap_or(BlockSize::B512);
     probe::servable(name, properties.size, block_size)?;
     let geometry = geometry(&properties, readonly, block_size);
-    Ok((RbdStore { image }, geometry))
+    Ok((RbdStore::new(image, !readonly), geometry))
 }
 
 /// What is opened.

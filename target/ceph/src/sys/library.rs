@@ -94,6 +94,7 @@ functions! {
         rbd_config_image_list: fn(ImageT, *mut ConfigOption, *mut c_int) -> c_int;
         rbd_config_image_list_cleanup: fn(*mut ConfigOption, c_int);
         rbd_lock_acquire: fn(ImageT, c_int) -> c_int;
+        rbd_lock_release: fn(ImageT) -> c_int;
         rbd_lock_break: fn(ImageT, c_int, *const c_char) -> c_int;
         rbd_lock_get_owners: fn(ImageT, *mut c_int, *mut *mut c_char, *mut size_t) -> c_int;
         rbd_lock_get_owners_cleanup: fn(*mut *mut c_char, size_t);
