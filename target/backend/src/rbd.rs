@@ -8,7 +8,6 @@
 mod backend;
 mod lock;
 mod opening;
-mod refusal;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -18,9 +17,8 @@ use nvmeof_ceph::{Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
 pub(crate) use opening::open;
-pub use refusal::RbdRefusal;
 
-use crate::Geometry;
+use crate::{Geometry, RbdRefusal};
 
 /// An open image. It is closed, and its lock released, when the last owner is gone.
 pub(crate) struct RbdStore {

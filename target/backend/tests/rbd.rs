@@ -488,8 +488,8 @@ fn operations_of_a_fenced_client_fail_and_it_opens_again_as_another() {
     bench(&claim).fill(0, 4096, 4, false);
 }
 
-/// Limits of the cluster, from which on it does not accept writes. All tests of this program run one
-/// after the other.
+/// Limits of the cluster, from which on it does not accept writes. All tests of this program run
+/// one after the other.
 fn set_full(ratios: [&str; 3]) {
     for (limit, ratio) in ["nearfull", "backfillfull", "full"].into_iter().zip(ratios) {
         run("ceph", &["osd", &format!("set-{limit}-ratio"), ratio]);

@@ -106,8 +106,8 @@ struct Slot {
     next: AtomicPtr<Slot>,
 }
 
-// SAFETY: only the owner of the queue accesses `call`, through a `&mut Queue`, and after it the last
-// owner of `Shared`. A `Call` may be sent to another thread.
+// SAFETY: only the owner of the queue accesses `call`, through a `&mut Queue`, and after it the
+// last owner of `Shared`. A `Call` may be sent to another thread.
 unsafe impl Sync for Slot {}
 
 /// Limit for calls in flight when a queue is dropped.

@@ -7,7 +7,12 @@ use crate::Problem;
 const MAX_COLUMNS: usize = 100;
 
 /// The crates that may contain unsafe code, by folder.
-pub const UNSAFE_CRATES: &[&str] = &["common/memory", "common/uring", "common/rdma-verbs"];
+pub const UNSAFE_CRATES: &[&str] = &[
+    "common/memory",
+    "common/uring",
+    "common/rdma-verbs",
+    "target/ceph",
+];
 
 /// Other files that may, each the only one of its crate: the interface to a C program.
 pub const UNSAFE_FILES: &[&str] = &["initiator/fio/src/ffi.rs"];

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::errno::Errno;
 use nvmeof_ceph::{CephError, Image};
 
-use super::RbdRefusal;
+use crate::RbdRefusal;
 use crate::lock_holder::has_ended;
 
 /// The key in the metadata of the image.

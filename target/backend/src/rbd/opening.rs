@@ -7,9 +7,9 @@ use nix::errno::Errno;
 use nvmeof_backend_spec::{CephAccess, RbdName, within};
 use nvmeof_ceph::{CephError, Cluster, Features, Image, Pool, Properties, wait_closed};
 
-use super::{RbdRefusal, RbdStore, lock};
+use super::{RbdStore, lock};
 use crate::blocking::OPENING;
-use crate::{BlockSize, Geometry, Hints, OpenError, probe};
+use crate::{BlockSize, Geometry, Hints, OpenError, RbdRefusal, probe};
 
 /// How long an image is waited for that this process is closing.
 const CLOSING: Duration = Duration::from_secs(5);
