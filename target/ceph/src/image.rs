@@ -215,9 +215,10 @@ impl Image {
         self.check("rbd_config_image_list", got)?;
         let filled = usize::try_from(count).unwrap_or_default();
         let found = options.iter().take(filled).find_map(|option| {
-            // SAFETY: strings of librbd, until they are cleaned up.
-            let (key, value) = unsafe { (sys::text(option.name), sys::text(option.value)) };
-            (key == name).then_some(value)
+            // SAFETY: a string of librbd, until it is cleaned up.
+            let key = unsafe { sys::text(option.name) };
+            // SAFETY: as above.
+            (key == name).then(|| unsafe { sys::text(option.value) })
         });
         // SAFETY: as many options as were returned, cleaned up once.
         unsafe { (functions.rbd_config_image_list_cleanup)(place, count) };

@@ -1,6 +1,6 @@
 //! A pool, or a namespace in it: opens images, and keeps small values in objects.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 use std::slice;
 use std::sync::Arc;
@@ -62,14 +62,13 @@ impl Pool {
         check("rados_ioctx_create", name, made)?;
         let cluster = handle;
         let this = Self { raw, cluster };
-        // SAFETY: the context was just made, and no other thread has it.
-        unsafe {
-            if let Some(namespace) = &c_namespace {
-                (functions.rados_ioctx_set_namespace)(raw, namespace.as_ptr());
-            }
-            // A write to a full pool fails instead of waiting for room.
-            (functions.rados_set_pool_full_try)(raw);
+        if let Some(namespace) = &c_namespace {
+            // SAFETY: the context was just made, and no other thread has it.
+            unsafe { (functions.rados_ioctx_set_namespace)(raw, namespace.as_ptr()) };
         }
+        // A write to a full pool fails instead of waiting for room.
+        // SAFETY: as above.
+        unsafe { (functions.rados_set_pool_full_try)(raw) };
         Ok(this)
     }
 
@@ -88,7 +87,7 @@ impl Pool {
         let (mut iter, mut result) = (null_mut(), 0);
         // SAFETY: the arrays have one element each, and live until the operation has completed, as
         // do the places of the results.
-        let done = unsafe {
+        unsafe {
             (self.functions().rados_read_op_omap_get_vals_by_keys2)(
                 op.raw,
                 keys.as_ptr(),
@@ -97,8 +96,8 @@ impl Pool {
                 &raw mut iter,
                 &raw mut result,
             );
-            (self.functions().rados_read_op_operate)(op.raw, self.raw, c_object.as_ptr(), 0)
-        };
+        }
+        let done = op.run(self, &c_object);
         let values = self.values(object, done, result, iter)?;
         Ok(values.into_iter().next().map(|(_, value)| value))
     }
@@ -116,7 +115,7 @@ impl Pool {
             let [c_object, after] = names([object, last])?;
             let (mut iter, mut more, mut result) = (null_mut(), 0, 0);
             // SAFETY: as in `get`.
-            let done = unsafe {
+            unsafe {
                 (self.functions().rados_read_op_omap_get_vals2)(
                     op.raw,
                     after.as_ptr(),
@@ -126,8 +125,8 @@ impl Pool {
                     &raw mut more,
                     &raw mut result,
                 );
-                (self.functions().rados_read_op_operate)(op.raw, self.raw, c_object.as_ptr(), 0)
-            };
+            }
+            let done = op.run(self, &c_object);
             let values = self.values(object, done, result, iter)?;
             let is_end = values.is_empty() || more == 0;
             all.extend(values);
@@ -157,40 +156,18 @@ impl Pool {
     ) -> Result<Swapped, CephError> {
         let op = WriteOp::new(self)?;
         let [c_object, c_key] = names([object, key])?;
-        let (functions, expected) = (self.functions(), expected.unwrap_or_default());
-        let (keys, lens) = ([c_key.as_ptr()], [key.len()]);
         let mut compared: c_int = 0;
-        // SAFETY: the arrays have one element each, and the bytes are as long as passed. All live
-        // until the operation has completed, as does the place of the result.
-        let done = unsafe {
-            (functions.rados_write_op_create)(op.raw, CREATE_IDEMPOTENT, null());
-            (functions.rados_write_op_omap_cmp2)(
-                op.raw,
-                c_key.as_ptr(),
-                CMP_EQUAL,
-                expected.as_ptr().cast(),
-                key.len(),
-                expected.len(),
-                &raw mut compared,
-            );
-            match new {
-                Some(new) => (functions.rados_write_op_omap_set2)(
-                    op.raw,
-                    keys.as_ptr(),
-                    [new.as_ptr().cast()].as_ptr(),
-                    lens.as_ptr(),
-                    [new.len()].as_ptr(),
-                    1,
-                ),
-                None => (functions.rados_write_op_omap_rm_keys2)(
-                    op.raw,
-                    keys.as_ptr(),
-                    lens.as_ptr(),
-                    1,
-                ),
-            }
-            (functions.rados_write_op_operate2)(op.raw, self.raw, c_object.as_ptr(), null_mut(), 0)
-        };
+        op.create();
+        op.compare(&c_key, expected.unwrap_or_default(), &mut compared);
+        match new {
+            Some(new) => op.set(&c_key, new),
+            None => op.remove(&c_key),
+        }
+        let (functions, place) = (self.functions(), c_object.as_ptr());
+        // SAFETY: a context, a string that ends with NUL, and an operation that has copied its
+        // arguments; the place of its result lives until it has completed.
+        let done =
+            unsafe { (functions.rados_write_op_operate2)(op.raw, self.raw, place, null_mut(), 0) };
         if done == -libc::ECANCELED {
             return Ok(Swapped::Changed);
         }
@@ -336,3 +313,66 @@ macro_rules! operation {
 
 operation!(ReadOp, rados_create_read_op, rados_release_read_op);
 operation!(WriteOp, rados_create_write_op, rados_release_write_op);
+
+impl ReadOp {
+    /// Executes it. The places of its results must still exist.
+    fn run(&self, pool: &Pool, object: &CStr) -> c_int {
+        // SAFETY: a context, and a string that ends with NUL. Both callers keep the places of the
+        // results until this returns.
+        unsafe { (self.functions.rados_read_op_operate)(self.raw, pool.raw, object.as_ptr(), 0) }
+    }
+}
+
+/// Steps of a write operation. All copy their arguments.
+impl WriteOp {
+    fn create(&self) {
+        // SAFETY: an operation that was not executed yet.
+        unsafe { (self.functions.rados_write_op_create)(self.raw, CREATE_IDEMPOTENT, null()) };
+    }
+
+    /// The operation fails unless the value of `key` is `expected`. The result of this step is
+    /// written to `result` when the operation is executed.
+    fn compare(&self, key: &CStr, expected: &[u8], result: &mut c_int) {
+        // SAFETY: an operation that was not executed yet, and bytes that are as long as passed.
+        unsafe {
+            (self.functions.rados_write_op_omap_cmp2)(
+                self.raw,
+                key.as_ptr(),
+                CMP_EQUAL,
+                expected.as_ptr().cast(),
+                key.count_bytes(),
+                expected.len(),
+                result,
+            );
+        }
+    }
+
+    fn set(&self, key: &CStr, value: &[u8]) {
+        let (keys, key_lens) = ([key.as_ptr()], [key.count_bytes()]);
+        let (values, value_lens) = ([value.as_ptr().cast()], [value.len()]);
+        // SAFETY: as in `compare`; the arrays have one element each.
+        unsafe {
+            (self.functions.rados_write_op_omap_set2)(
+                self.raw,
+                keys.as_ptr(),
+                values.as_ptr(),
+                key_lens.as_ptr(),
+                value_lens.as_ptr(),
+                1,
+            );
+        }
+    }
+
+    fn remove(&self, key: &CStr) {
+        let (keys, lens) = ([key.as_ptr()], [key.count_bytes()]);
+        // SAFETY: as in `set`.
+        unsafe {
+            (self.functions.rados_write_op_omap_rm_keys2)(
+                self.raw,
+                keys.as_ptr(),
+                lens.as_ptr(),
+                1,
+            );
+        }
+    }
+}

@@ -191,13 +191,13 @@ impl Queue {
         if result >= 0 {
             return Ok(());
         }
-        // SAFETY: the function is never called, because the call was not started. The completion
-        // and the reference are released once, and the slot is this thread's.
-        let taken = unsafe {
-            (functions.rbd_aio_release)(completion);
-            drop(Arc::from_raw(reference));
-            (*slot.call.get()).take()
-        };
+        // SAFETY: the function is never called, because the call was not started; the completion
+        // is released once.
+        unsafe { (functions.rbd_aio_release)(completion) };
+        // SAFETY: as above, for the reference.
+        drop(unsafe { Arc::from_raw(reference) });
+        // SAFETY: as above: only this thread accesses the slot.
+        let taken = unsafe { (*slot.call.get()).take() };
         let errno = errno_of(result.into());
         let call = taken.map_or(Call::Flush, |(_, call)| call);
         Err(NotStarted { errno, call })
@@ -207,9 +207,10 @@ impl Queue {
     pub fn take_completed(&mut self, mut done: impl FnMut(Done)) {
         let mut next = self.shared.completed.swap(null_mut(), Ordering::AcqRel);
         while let Some(slot) = NonNull::new(next) {
-            // SAFETY: a slot of this queue, which lives as long as `shared`. Its function was
-            // called, so that only this thread accesses it.
-            let (slot, call) = unsafe { (slot.as_ref(), (*slot.as_ref().call.get()).take()) };
+            // SAFETY: a slot of this queue, which lives as long as `shared`.
+            let slot = unsafe { slot.as_ref() };
+            // SAFETY: its function was called, so that only this thread accesses it.
+            let call = unsafe { (*slot.call.get()).take() };
             next = slot.next.load(Ordering::Relaxed);
             let result = slot.result.load(Ordering::Relaxed);
             self.free.push(slot.index);
@@ -250,48 +251,46 @@ fn positive(result: i64) -> Result<u64, Errno> {
 /// The image stays open, and `call` stays where it is, until `completion` has completed.
 unsafe fn submit(image: &Image, call: &mut Call, completion: CompletionT) -> c_int {
     let (functions, raw) = (image.functions(), image.raw());
-    // SAFETY: by the contract of this function. Lengths are those of the buffers.
-    unsafe {
-        match call {
-            Call::Read { offset, buf } => {
-                let (bytes, len) = (buf.as_mut_ptr().cast(), buf.len());
-                (functions.rbd_aio_read)(raw, *offset, len, bytes, completion)
-            }
-            Call::Write { offset, buf } => {
-                let (bytes, len) = (buf.as_ptr().cast(), buf.len());
-                (functions.rbd_aio_write)(raw, *offset, len, bytes, completion)
-            }
-            Call::WriteZeroes {
-                offset,
-                len,
-                allocate,
-            } => {
-                let flags = if *allocate { THICK_PROVISION } else { 0 };
-                let Ok(len) = usize::try_from(*len) else {
-                    return -libc::EINVAL;
-                };
-                (functions.rbd_aio_write_zeroes)(raw, *offset, len, completion, flags, 0)
-            }
-            Call::Flush => (functions.rbd_aio_flush)(raw, completion),
+    match call {
+        Call::Read { offset, buf } => {
+            let (bytes, len) = (buf.as_mut_ptr().cast(), buf.len());
+            // SAFETY: by the contract of this function. The length is that of the buffer.
+            unsafe { (functions.rbd_aio_read)(raw, *offset, len, bytes, completion) }
         }
+        Call::Write { offset, buf } => {
+            let (bytes, len) = (buf.as_ptr().cast(), buf.len());
+            // SAFETY: as above.
+            unsafe { (functions.rbd_aio_write)(raw, *offset, len, bytes, completion) }
+        }
+        Call::WriteZeroes {
+            offset,
+            len,
+            allocate,
+        } => {
+            let flags = if *allocate { THICK_PROVISION } else { 0 };
+            let Ok(len) = usize::try_from(*len) else {
+                return -libc::EINVAL;
+            };
+            // SAFETY: by the contract of this function.
+            unsafe { (functions.rbd_aio_write_zeroes)(raw, *offset, len, completion, flags, 0) }
+        }
+        // SAFETY: by the contract of this function.
+        Call::Flush => unsafe { (functions.rbd_aio_flush)(raw, completion) },
     }
 }
 
 /// Called by librbd when a call has completed.
 unsafe extern "C" fn completed(completion: CompletionT, argument: *mut c_void) {
     // SAFETY: the slot of the call, which lives as long as `Shared`. The call has a reference to
-    // it, which is passed here once.
-    let (slot, shared) = unsafe {
-        let slot = &*argument.cast::<Slot>();
-        (slot, Arc::from_raw(slot.shared.load(Ordering::Relaxed)))
-    };
+    // that.
+    let slot = unsafe { &*argument.cast::<Slot>() };
+    // SAFETY: this function is called once for each call, and takes its reference.
+    let shared = unsafe { Arc::from_raw(slot.shared.load(Ordering::Relaxed)) };
     let functions = shared.image.functions();
-    // SAFETY: a completion that has completed; it is released once.
-    let result = unsafe {
-        let result = (functions.rbd_aio_get_return_value)(completion);
-        (functions.rbd_aio_release)(completion);
-        result
-    };
+    // SAFETY: a completion that has completed.
+    let result = unsafe { (functions.rbd_aio_get_return_value)(completion) };
+    // SAFETY: as above; it is released once.
+    unsafe { (functions.rbd_aio_release)(completion) };
     slot.result
         .store(i64::try_from(result).unwrap_or(i64::MAX), Ordering::Relaxed);
     let place = from_ref(slot).cast_mut();

@@ -45,17 +45,19 @@ fn rbd(arguments: &[&str]) {
     assert!(output.status.success(), "rbd {arguments:?}: {text}");
 }
 
-/// A new image of 16 MiB.
+/// A new image of 16 MiB. Its name is new, too: the watch of a process that ended without closing an
+/// image lasts 30 s, and nobody can remove the image meanwhile.
 fn new_image(name: &str) {
-    let image = format!("rbd/{name}");
-    let _ = Command::new("rbd")
-        .args(["rm", "--no-progress", &image])
-        .output();
+    let image = format!("rbd/{}", unique(name));
     rbd(&["create", "--size", "16M", &image]);
 }
 
+fn unique(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
 fn open(cluster: &Cluster, name: &str) -> Image {
-    Image::open(pool(cluster), name, None, false, name).unwrap()
+    Image::open(pool(cluster), &unique(name), None, false, name).unwrap()
 }
 
 fn buffers(count: usize) -> nvmeof_memory::Pool {
@@ -394,7 +396,8 @@ fn size_follows_changes_of_other_clients() {
     new_image("resized");
     let cluster = connect();
     let image = Arc::new(open(&cluster, "resized"));
-    rbd(&["resize", "--no-progress", "--size", "32M", "rbd/resized"]);
+    let name = format!("rbd/{}", unique("resized"));
+    rbd(&["resize", "--no-progress", "--size", "32M", &name]);
     let end = std::time::Instant::now() + LIMIT;
     while image.size().unwrap() != 32 * MIB {
         assert!(std::time::Instant::now() < end);

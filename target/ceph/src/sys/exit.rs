@@ -13,11 +13,10 @@ unsafe extern "C" {
 
 /// Ends the process with its exit status, before destructors that were registered earlier run.
 unsafe extern "C" fn end(status: c_int, _: *mut c_void) {
-    // SAFETY: fflush(3) of all streams and _exit(2) may be called at exit.
-    unsafe {
-        libc::fflush(std::ptr::null_mut());
-        libc::_exit(status);
-    }
+    // SAFETY: fflush(3) of all streams may be called at exit.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
+    // SAFETY: it has no requirements.
+    unsafe { libc::_exit(status) };
 }
 
 /// To be called after the libraries were loaded: functions that are registered for the exit of the
