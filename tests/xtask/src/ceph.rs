@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::profile::Profile;
 use crate::run::{self, Failure, Failures, Outcome};
 
 /// The test programs of the step, each an argument list of cargo.
@@ -69,9 +70,14 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The step of `cargo xtask test`.
-pub(crate) fn step() -> Outcome {
+/// The step of `cargo xtask test`, with the programs of a profile.
+pub(crate) fn step(profile: Profile) -> Outcome {
+    // Without effect after the step `build`; alone, this step must not test old binaries.
+    run::run(&mut profile.build(""))?;
     let mut tests: Vec<Command> = TESTS.iter().copied().map(run::cargo).collect();
+    for test in &mut tests {
+        test.env("NVMEOF_BIN_DIR", profile.folder());
+    }
     with_cluster(&mut tests)
 }
 

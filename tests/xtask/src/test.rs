@@ -210,7 +210,7 @@ const STEPS: &[Step] = &[
         tools: &[setup::RDMA],
         needs: Some("build"),
         in_background: false,
-        run: |_| ceph::step(),
+        run: |extent| ceph::step(extent.profile()),
     },
     Step {
         name: "instructions",
