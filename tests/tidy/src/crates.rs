@@ -125,6 +125,11 @@ const RULES: &[Rule] = &[
         system: false,
     },
     Rule {
+        name: "nvmeof-target-ha",
+        ours: &[],
+        system: false,
+    },
+    Rule {
         name: "nvmeof-initiator-core",
         ours: &["nvmeof-dhchap", "nvmeof-wire"],
         system: false,

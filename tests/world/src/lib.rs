@@ -6,8 +6,8 @@
 //! namespace may return. At the end everything is read, the hosts disconnect, and no
 //! resource remains in use.
 //!
-//! [`crowd`] has an honest host beside hostile peers, and [`paths`] a host that loses one of
-//! two paths.
+//! [`crowd`] has an honest host beside hostile peers, [`paths`] a host that loses one of two
+//! paths, and [`gateways`] several gateways that take over from each other.
 //!
 //! This crate tests no real network, no real backing store and no process: the end-to-end
 //! tests do.
@@ -21,6 +21,7 @@
 mod content;
 pub mod crowd;
 mod disk;
+pub mod gateways;
 mod host;
 mod imposter;
 mod keys;
