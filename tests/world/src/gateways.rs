@@ -89,6 +89,9 @@ pub struct Failure {
     pub seed: u64,
     /// The mode.
     pub mode: Mode,
+    /// Whether an object or a read was wrong. Otherwise a group was not served, or a call did not
+    /// end.
+    pub is_violation: bool,
     /// The cause.
     pub what: String,
     /// The last lines of the trace.

@@ -88,6 +88,10 @@ impl GatewayNode {
         }
     }
 
+    pub(super) fn may_suspend(&self) -> bool {
+        self.machine.is_some() && !self.is_suspended
+    }
+
     pub(super) fn is_serving(&self, group: u32) -> bool {
         self.images.get(&group).is_some_and(|it| it.is_serving)
     }
@@ -163,6 +167,8 @@ impl Scene {
         node.process += 1;
         node.images.clear();
         node.calls.clear();
+        node.held.clear();
+        node.is_suspended = false;
         node.restart = None;
     }
 

@@ -8,7 +8,7 @@ use super::scene::{Event, Message, Node, Scene};
 /// A command that has no response for this time is sent again over another connection.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before a command that was refused is sent again.
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(50);
 
 /// A command of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,6 @@ impl Scene {
             object: call.object,
             write: call.write,
         };
-        self.say(format_args!("host {host} to gateway {path}: {command:?}"));
         let to = Node::Gateway(path);
         self.send(Node::Host(host), to, connection, Message::Command(command));
         self.after(COMMAND_TIMEOUT, Event::Timeout { task: at, attempt });

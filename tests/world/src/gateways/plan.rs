@@ -106,7 +106,7 @@ impl Plan {
                 0 => Failback::Never,
                 _ => Failback::After(MILLI(2000 + dice.roll() % 4000)),
             },
-            pause: MILLI([10, 40, 120][dice.below(3)]),
+            pause: MILLI([20, 100, 300][dice.below(3)]),
             time,
             faults: Vec::new(),
         };

@@ -16,7 +16,7 @@ use super::{Failure, Mechanism, Report};
 use crate::trace::Trace;
 
 /// After this time without faults, all groups must be served and all calls end.
-const RECOVERY: Duration = Duration::from_secs(60);
+const RECOVERY: Duration = Duration::from_secs(40);
 /// How long calls are observed after that.
 const OBSERVATION: Duration = Duration::from_secs(5);
 
@@ -199,10 +199,12 @@ impl Scene {
             self.fail(format!("{fenced} clients were fenced without a fault"));
         }
         let violation = self.oracle.violation().map(str::to_owned);
+        let is_violation = violation.is_some();
         if let Some(what) = violation.or(self.failure) {
             return Err(Box::new(Failure {
                 seed: self.plan.seed,
                 mode: self.plan.mode,
+                is_violation,
                 what,
                 trace: self.trace.tail(),
             }));
@@ -445,7 +447,7 @@ impl Scene {
         self.say(format_args!("fault: {fault:?}"));
         match fault {
             Fault::Suspend(gateway, time) => {
-                if !self.gateways[gateway].is_suspended {
+                if self.gateways[gateway].may_suspend() {
                     self.gateways[gateway].is_suspended = true;
                     self.after(time, Event::Resume(gateway));
                 }
