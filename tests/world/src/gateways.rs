@@ -36,6 +36,9 @@ pub enum Faults {
     Any,
     /// None: an administrator moves groups, drains, stops and starts gateways.
     Planned,
+    /// An owner is suspended, and the next owner moves the group before the first one continues.
+    /// OSDs learn of new maps late, and most objects are used rarely.
+    Successive,
 }
 
 /// Faults and mechanisms of a run.

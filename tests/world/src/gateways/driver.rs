@@ -305,6 +305,14 @@ impl Scene {
             Action::Write { number, .. } => self.say(format_args!("gateway {at}: Write {number}")),
             other => self.say(format_args!("gateway {at}: {other:?}")),
         }
+        let has_begun = matches!(
+            action,
+            Action::Fence { .. } | Action::Open { .. } | Action::Close { .. }
+        );
+        if has_begun && let Some(fault) = self.pending_fault.take() {
+            let delay = self.some_time(Duration::from_millis(40));
+            self.after(delay, Event::FaultOf(at, fault));
+        }
         match action {
             Action::Read { number } => self.call_record(at, number, Op::ReadRecord),
             Action::Write {

@@ -42,6 +42,8 @@ pub(super) struct Task {
     attempt: u64,
     current: Option<Call>,
     pub(super) last_end: Duration,
+    /// Longest time between two calls.
+    pub(super) pause: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,7 @@ struct Call {
 }
 
 impl Task {
-    pub(super) fn new(host: usize, object: Option<ObjectId>) -> Self {
+    pub(super) fn new(host: usize, object: Option<ObjectId>, pause: Duration) -> Self {
         Self {
             host,
             object,
@@ -63,6 +65,7 @@ impl Task {
             attempt: 0,
             current: None,
             last_end: Duration::ZERO,
+            pause,
         }
     }
 }
@@ -143,14 +146,14 @@ impl Scene {
         task.current = None;
         task.attempt += 1;
         task.last_end = self.now;
+        let longest = task.pause;
         self.report.calls += 1;
         match (response, call.write) {
             (Response::Value(value), _) => self.oracle.read(call.object, value, call.known),
             (_, Some(value)) => self.oracle.acknowledged(call.object, value),
             _ => self.fail(format!("{command:?}: a read without a value")),
         }
-        let most = usize::try_from(self.plan.pause.as_micros()).unwrap();
-        let pause = Duration::from_micros(self.dice.below(most) as u64);
+        let pause = self.some_time(longest);
         self.after(pause, Event::Task(command.task));
     }
 }

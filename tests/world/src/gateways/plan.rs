@@ -33,8 +33,8 @@ pub(super) struct Plan {
     /// Chance that a record operation is given up although it takes effect later.
     pub(super) given_up: OneIn,
     pub(super) failback: Failback,
-    /// Longest time between two calls of a host.
-    pub(super) pause: Duration,
+    /// Longest times between two calls; each task draws one of them.
+    pub(super) pauses: Vec<Duration>,
     /// How long there are faults.
     pub(super) time: Duration,
     pub(super) faults: Vec<(Duration, Fault)>,
@@ -56,6 +56,10 @@ pub(super) enum Fault {
     Suspend(usize, Duration),
     /// The process dies, and is started after a time.
     Crash(usize, Duration),
+    /// The next gateway that fences, opens or closes is suspended soon afterwards.
+    SuspendActing(Duration),
+    /// The same, but it dies.
+    CrashActing(Duration),
     /// A partition between a gateway and others.
     Cut(usize, Part, Duration),
     /// Opening images fails at this gateway for a time.
@@ -106,14 +110,17 @@ impl Plan {
                 0 => Failback::Never,
                 _ => Failback::After(MILLI(2000 + dice.roll() % 4000)),
             },
-            pause: MILLI([20, 100, 300][dice.below(3)]),
+            pauses: [10, 10, 40, 200, 4000].map(MILLI).to_vec(),
             time,
             faults: Vec::new(),
         };
         for _ in 0..plan.gateways {
             plan.drift.push([-100, -50, 0, 50, 100][dice.below(5)]);
         }
-        plan.draw_faults(dice);
+        match mode.faults {
+            Faults::Successive => plan.draw_successive(dice),
+            _ => plan.draw_faults(dice),
+        }
         plan
     }
 
@@ -123,12 +130,33 @@ impl Plan {
             let at = MILLI(dice.roll() % most);
             let fault = match self.mode.faults {
                 Faults::Planned => self.order(dice),
-                Faults::Any if dice.happens(OneIn(4)) => self.order(dice),
-                Faults::Any => self.fault(dice),
+                _ if dice.happens(OneIn(4)) => self.order(dice),
+                _ => self.fault(dice),
             };
             self.faults.push((at, fault));
         }
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    fn draw_successive(&mut self, dice: &mut Dice) {
+        (self.gateways, self.groups, self.osds) = (3, 1, 4);
+        self.drift = vec![0; 3];
+        self.objects = 4;
+        self.hosts = 1;
+        self.map_delay = MILLI(15_000);
+        self.fence_delay = MILLI(10);
+        (self.lost, self.given_up) = (OneIn(0), OneIn(0));
+        self.pauses = [6000, 6000, 6000, 1000].map(MILLI).to_vec();
+        // The owner of group 1 is g1; g2 takes over after the lease.
+        let suspended = 3000 + dice.roll() % 500;
+        let time = MILLI(5000 + dice.roll() % 2000);
+        self.faults
+            .push((MILLI(suspended), Fault::Suspend(1, time)));
+        let begin = suspended + 3500;
+        for at in (0..4).map(|step| MILLI(begin + step * 250)) {
+            self.faults.push((at, Fault::Move(2, 1, 0)));
+        }
+        self.time = MILLI(15_000);
     }
 
     fn order(&self, dice: &mut Dice) -> Fault {
@@ -146,12 +174,14 @@ impl Plan {
 
     fn fault(&self, dice: &mut Dice) -> Fault {
         let gateway = dice.below(self.gateways);
-        let time = MILLI([300, 1500, 4000, 8000][dice.below(4)] + dice.roll() % 1000);
-        match dice.below(12) {
+        let time = MILLI([300, 1500, 4000, 5000, 8000][dice.below(5)] + dice.roll() % 1000);
+        match dice.below(14) {
             0..=3 => Fault::Suspend(gateway, time),
             4..=5 => Fault::Crash(gateway, time),
             6 => Fault::OpenFails(gateway, time),
-            7 => Fault::SlowOsd(dice.below(self.osds), time),
+            7 => Fault::SuspendActing(time),
+            8 => Fault::CrashActing(time),
+            9 => Fault::SlowOsd(dice.below(self.osds), time),
             _ => {
                 let part = match dice.below(5) {
                     0 => Part::Monitor,

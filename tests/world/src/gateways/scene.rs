@@ -72,6 +72,8 @@ pub(super) enum Event {
         attempt: u64,
     },
     Fault(usize),
+    /// A fault of a gateway that has begun an action.
+    FaultOf(usize, Fault),
     /// A suspended gateway continues.
     Resume(usize),
     Start(usize),
@@ -125,6 +127,8 @@ pub(super) struct Scene {
     pub(super) oracle: Oracle,
     pub(super) report: Report,
     failure: Option<String>,
+    /// A fault of the next gateway that acts.
+    pub(super) pending_fault: Option<Fault>,
 }
 
 impl Scene {
@@ -149,6 +153,7 @@ impl Scene {
             oracle: Oracle::default(),
             report: Report::default(),
             failure: None,
+            pending_fault: None,
             dice,
             plan,
         };
@@ -161,11 +166,13 @@ impl Scene {
             for number in 0..self.plan.objects {
                 let host = self.tasks.len() % self.plan.hosts;
                 let object = ObjectId { group, number };
-                self.tasks.push(Task::new(host, Some(object)));
+                let pause = self.any_pause();
+                self.tasks.push(Task::new(host, Some(object), pause));
             }
         }
         for host in 0..self.plan.hosts {
-            self.tasks.push(Task::new(host, None));
+            let pause = self.any_pause();
+            self.tasks.push(Task::new(host, None, pause));
         }
         for task in 0..self.tasks.len() {
             self.after(Duration::ZERO, Event::Task(task));
@@ -179,13 +186,21 @@ impl Scene {
         }
     }
 
+    fn any_pause(&mut self) -> Duration {
+        let at = self.dice.below(self.plan.pauses.len());
+        self.plan.pauses[at]
+    }
+
     pub(super) fn run(mut self) -> Result<Report, Box<Failure>> {
         // Faults last for at most 9 s.
-        let healed = self.plan.time + Duration::from_secs(10);
+        let healed = self.plan.time + Duration::from_secs(11);
         let end = healed + RECOVERY;
         self.run_until(healed);
+        self.pending_fault = None;
         (self.plan.lost, self.plan.given_up, self.plan.late) = (OneIn(0), OneIn(0), OneIn(0));
-        self.plan.pause = Duration::from_millis(500);
+        for task in &mut self.tasks {
+            task.pause = Duration::from_millis(500);
+        }
         self.run_until(end);
         self.check_served();
         self.run_until(end + OBSERVATION);
@@ -364,6 +379,13 @@ impl Scene {
             Event::Task(task) => self.run_task(task),
             Event::Timeout { task, attempt } => self.handle_timeout(task, attempt),
             Event::Fault(at) => self.inject(self.plan.faults[at].1),
+            Event::FaultOf(gateway, Fault::CrashActing(time)) => {
+                self.inject(Fault::Crash(gateway, time));
+            }
+            Event::FaultOf(gateway, Fault::SuspendActing(time)) => {
+                self.inject(Fault::Suspend(gateway, time));
+            }
+            Event::FaultOf(..) => {}
             Event::Resume(gateway) => self.resume(gateway),
             Event::Start(gateway) => self.start_gateway(gateway),
             Event::OpenWorks(gateway) => self.gateways[gateway].open_fails = false,
@@ -453,6 +475,7 @@ impl Scene {
                 }
             }
             Fault::Crash(gateway, time) => self.crash(gateway, time),
+            Fault::SuspendActing(_) | Fault::CrashActing(_) => self.pending_fault = Some(fault),
             Fault::Cut(gateway, part, time) => self.cut(gateway, part, self.now + time),
             Fault::OpenFails(gateway, time) => {
                 self.gateways[gateway].open_fails = true;
@@ -491,14 +514,40 @@ impl Scene {
         let node = &mut self.gateways[gateway];
         node.is_suspended = false;
         let mut held = std::mem::take(&mut node.held);
-        // Its own decisions may come before what it has received.
-        if self.dice.happens(OneIn(3)) {
-            held.sort_by_key(|event| !matches!(event, Event::Timer { .. }));
+        // Its threads continue in any order: decisions before or after commands.
+        let lag = match self.dice.happens(OneIn(3)) {
+            true => Duration::ZERO,
+            false => self.some_time(Duration::from_millis(200)),
+        };
+        if lag.is_zero() {
+            held.sort_by_key(|event| !is_of_machine(event));
         }
         for event in held {
-            self.happen(event);
+            match is_of_machine(&event) {
+                true => self.after(lag, event),
+                false => self.happen(event),
+            }
         }
     }
+}
+
+/// Whether an event concerns decisions; others concern commands of hosts.
+fn is_of_machine(event: &Event) -> bool {
+    let poll = matches!(
+        event,
+        Event::Timer {
+            timer: Timer::Poll(_) | Timer::GiveUp(_),
+            ..
+        }
+    );
+    let record = matches!(
+        event,
+        Event::Deliver {
+            message: Message::Reply(_, Reply::Record(_) | Reply::Version(_) | Reply::Conflict, _),
+            ..
+        }
+    );
+    poll || record
 }
 
 fn short(op: &super::ceph::Op) -> String {
