@@ -482,7 +482,8 @@ impl GroupState {
             && view.observer.alive_for(name, view.now.monotonic) >= hold
     }
 
-    /// Whether another gateway shall try, which failed no more often than this one.
+    /// Whether another gateway shall try, which gave the group up no more often than this one will
+    /// have.
     fn must_give_up(&self, view: &View<'_>, group: &Group) -> bool {
         let times = failures(view, group, &view.me.gateway);
         self.attempts >= ATTEMPTS << times.min(MOST_DOUBLINGS)
@@ -490,9 +491,9 @@ impl GroupState {
     }
 
     fn successor(&self, view: &View<'_>, group: &Group, times: u32) -> Option<&str> {
-        ranked(view, &self.config, group)
-            .into_iter()
-            .find(|name| !view.is_me(name) && failures(view, group, name) <= times)
+        ranked(view, &self.config, group).into_iter().find(|name| {
+            !view.is_me(name) && failures(view, group, name) <= times.saturating_add(1)
+        })
     }
 
     fn give_up(&self, view: &View<'_>, group: &mut Group) {
