@@ -13,7 +13,8 @@ use std::thread;
 
 use nvmeof_world::paths::{Failure, Faults, HostKind, Mechanism, Mode, Report, run};
 
-/// Seeds of an ordinary run, in all modes. The rest of the thousand are those of `seeds.rs`.
+/// Seeds of an ordinary run, in all modes. The rest of the thousand are those of `seeds.rs` and
+/// `gateways.rs`.
 const SEEDS: u64 = 150;
 /// Seeds after which a row with expected violations must have one.
 const ENOUGH: u64 = 300;
