@@ -2,9 +2,10 @@
 //! record.
 //!
 //! ```text
-//!   Idle ─ Fence ─► Fencing ─► Fenced ─ recorded, Open ─► Opening ─► Open ◄─ Serve, StopServing ─► Serving
-//!    ▲                           │                          │         │
-//!    └──────────── Closed ◄─ Closing ◄──────── Close ───────┴─────────┘
+//!          Fence              recorded: Open              Serve, StopServing
+//!   Idle ─────────► Fencing ─► Fenced ─► Opening ─► Open ◄────────────────► Serving
+//!    ▲                           │          │        │
+//!    └────── Closed ◄─ Closing ◄─┴──────────┴────────┘ Close
 //! ```
 //! [`GroupState::action`] compares the state of the images with the record, and
 //! [`GroupState::change`] changes the record. The second one changes nothing here: a write may

@@ -322,7 +322,8 @@ impl Machine {
         }
     }
 
-    /// Moves all groups of a gateway to others, and gives it no more until [`resume`](Self::resume).
+    /// Moves all groups of a gateway to others, and gives it no more until
+    /// [`resume`](Self::resume).
     ///
     /// # Errors
     /// [`OrderError`].
@@ -370,10 +371,6 @@ impl Machine {
     /// The next action. Call it until it returns `None` after each call of another method, and at
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn poll(&mut self, now: Time) -> Option<Action> {
-        if now.monotonic.saturating_sub(self.last_poll) > self.config.longest_gap() {
-            // This process was suspended: silence of others in this time means nothing.
-            self.observer.restart(now.monotonic);
-        }
         self.last_poll = now.monotonic;
         let is_idle = self.groups.values().all(GroupState::is_idle);
         if self.is_stopping && is_idle && matches!(self.standing, Standing::Refused(_)) {

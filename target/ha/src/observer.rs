@@ -85,7 +85,7 @@ impl Observer {
     }
 
     /// Restarts all measurements: this gateway itself was away, or cut off.
-    pub(crate) fn restart(&mut self, now: Duration) {
+    fn restart(&mut self, now: Duration) {
         for seen in self.gateways.values_mut() {
             (seen.since, seen.until, seen.alive_since) = (now, now, now);
             seen.has_advanced = false;

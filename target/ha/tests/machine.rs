@@ -579,6 +579,66 @@ fn result_with_an_earlier_number_is_ignored() {
     assert_eq!(machine.poll(retry), None, "the second read has no result");
 }
 
+/// The record as `a` has written it first, and the time.
+fn joined() -> (Machine, Vec<u8>) {
+    let now = Time::default();
+    let mut machine = Machine::new(config("a", 0), Incarnation(1), now).unwrap();
+    let Some(Action::Read { number }) = machine.poll(now) else {
+        panic!("no read");
+    };
+    machine.handle_record(now, number, Ok(None));
+    let Some(Action::Write {
+        number,
+        expected: None,
+        bytes,
+    }) = machine.poll(now)
+    else {
+        panic!("no write");
+    };
+    machine.handle_written(now, number, Written::Done(1));
+    (machine, bytes)
+}
+
+fn after(ms: u64) -> Time {
+    Time {
+        monotonic: MS(ms),
+        unix_s: 0,
+    }
+}
+
+#[test]
+fn renewal_counts_from_the_start_of_its_write() {
+    let (mut machine, _) = joined();
+    // It takes group 1; the write takes 900 ms.
+    let Some(Action::Write { number, .. }) = machine.poll(after(0)) else {
+        panic!("no takeover");
+    };
+    machine.handle_written(after(900), number, Written::Done(2));
+    for (ms, lapsed) in [(1950, false), (2050, true)] {
+        let why = machine.why(after(ms), 1).unwrap();
+        assert_eq!(why.candidates[0].rank.is_none(), lapsed, "{why}");
+    }
+}
+
+#[test]
+fn late_results_of_actions_are_ignored() {
+    let (mut machine, _) = joined();
+    let Some(Action::Write { number, .. }) = machine.poll(after(0)) else {
+        panic!("no takeover");
+    };
+    machine.handle_written(after(0), number, Written::Done(2));
+    let Some(Action::Fence { number, .. }) = machine.poll(after(0)) else {
+        panic!("no fence");
+    };
+    machine.handle_fenced(after(0), 1, number + 1, Ok(vec!["c".to_owned()]));
+    machine.handle_opened(after(0), 1, number, Ok(()));
+    machine.handle_closed(1, number, &Ok(()));
+    assert_eq!(machine.poll(after(0)), None, "the fence has no result");
+    machine.handle_fenced(after(0), 1, number, Ok(vec!["c".to_owned()]));
+    let action = machine.poll(after(0));
+    assert!(matches!(action, Some(Action::Write { .. })), "{action:?}");
+}
+
 #[test]
 fn gateway_is_removed_from_the_record_only_after_its_lease() {
     let mut world = World::pair();

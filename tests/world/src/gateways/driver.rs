@@ -427,7 +427,7 @@ impl Scene {
         };
         match call {
             Call::Record { number, .. } => self.handle_record(at, number, reply),
-            Call::Data(command, client) => self.handle_data(at, command, client, reply, epoch),
+            Call::Data(command, client) => self.handle_data(at, command, client, &reply, epoch),
             Call::Connect(step, _)
             | Call::Blocklist(step)
             | Call::LatestMap(step)
@@ -594,7 +594,7 @@ impl Scene {
         at: usize,
         command: Command,
         client: ClientId,
-        reply: Reply,
+        reply: &Reply,
         epoch: u64,
     ) {
         // An OSD sends a newer map to a client.
@@ -608,7 +608,7 @@ impl Scene {
         }
         let response = match reply {
             Reply::Done => Response::Done,
-            Reply::Value(value) => Response::Value(value),
+            Reply::Value(value) => Response::Value(*value),
             _ => Response::Inaccessible,
         };
         self.respond(at, command, response);
