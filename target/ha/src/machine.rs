@@ -313,6 +313,11 @@ impl Machine {
             return Err(refused("not configured for this group".to_owned()));
         }
         let known = self.known_for_order(gateway)?;
+        if !known.record.groups.contains_key(&group) {
+            return Err(refused(
+                "the group was never owned; start its gateways".to_owned(),
+            ));
+        }
         match exclusion(&self.view(&known.record, now), gateway) {
             Some(cause) => Err(refused(cause)),
             None => self.order(Order::Move {
@@ -596,7 +601,6 @@ impl Order {
     fn apply(&self, record: &mut Record, observer: &Observer) {
         match self {
             Self::Move { group, gateway } => {
-                // A group that was never owned is taken first.
                 let Some(group) = record.groups.get_mut(group) else {
                     return;
                 };

@@ -122,7 +122,11 @@ impl World {
         for _ in 0..ms / 50 {
             let names: Vec<_> = self.gateways.keys().copied().collect();
             for name in names {
-                while !self.at(name).is_suspended && self.step(name) {}
+                let mut steps = 0;
+                while !self.at(name).is_suspended && self.step(name) {
+                    steps += 1;
+                    assert!(steps < 1000, "{name} acts without end");
+                }
             }
             self.now += MS(50);
         }
@@ -254,6 +258,37 @@ fn failed_gateway_is_fenced_and_replaced_within_lease_and_two_renewals() {
     world.run(20_000);
     assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
     assert_eq!(world.at("a").actions.last().unwrap(), "Close 1");
+}
+
+#[test]
+fn owner_that_was_replaced_closes_its_images_although_its_lease_is_valid() {
+    let mut world = World::pair();
+    let mut record = world.record();
+    let b = record.groups[&2].owner.clone();
+    let group = record.groups.get_mut(&1).unwrap();
+    (group.owner, group.epoch) = (b, 2);
+    world.bytes = record.to_bytes().unwrap();
+    world.version = world.version.map(|version| version + 1);
+    world.run(600);
+    assert!(world.at("a").serving.is_empty());
+    assert_eq!(world.at("a").actions.last().unwrap(), "Close 1");
+}
+
+#[test]
+fn first_candidate_takes_a_group_although_another_one_polls_first() {
+    let mut configs = [
+        ("a", config("a", 0)),
+        ("b", config("b", 1)),
+        ("c", config("c", 2)),
+    ];
+    for (_, config) in &mut configs {
+        config.groups[0].gateways = ["a", "c", "b"].map(str::to_owned).to_vec();
+    }
+    let mut world = World::new(configs);
+    world.run(1000);
+    world.at("a").is_suspended = true;
+    world.run(5000);
+    assert_eq!(world.serving(), [("b", 2), ("c", 1)]);
 }
 
 #[test]

@@ -14,6 +14,9 @@ use super::ceph::{ClientId, Op, Order, Reply, ReplyTo, Request};
 use super::hosts::{Command, Response};
 use super::scene::{Event, Message, Node, Scene};
 
+/// Actions of a machine at one time, at most.
+const MOST_ACTIONS: u32 = 1000;
+
 /// A timer of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Timer {
@@ -259,11 +262,14 @@ impl Scene {
         if self.gateways[at].is_suspended {
             return;
         }
-        loop {
+        for round in 0.. {
             let now = time(self, at);
             let Some(machine) = &mut self.gateways[at].machine else {
                 return;
             };
+            if round == MOST_ACTIONS {
+                return self.fail(format!("gateway {at} acts without end"));
+            }
             let Some(action) = machine.poll(now) else {
                 break;
             };
