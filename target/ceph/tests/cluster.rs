@@ -45,8 +45,8 @@ fn rbd(arguments: &[&str]) {
     assert!(output.status.success(), "rbd {arguments:?}: {text}");
 }
 
-/// A new image of 16 MiB. Its name is new, too: the watch of a process that ended without closing an
-/// image lasts 30 s, and nobody can remove the image meanwhile.
+/// A new image of 16 MiB. Its name is new, too: the watch of a process that ended without closing
+/// an image lasts 30 s, and nobody can remove the image meanwhile.
 fn new_image(name: &str) {
     let image = format!("rbd/{}", unique(name));
     rbd(&["create", "--size", "16M", &image]);
