@@ -27,10 +27,12 @@ const LEFT: &[(&str, &str)] = &[
     ("echo advise > /sys/", CHANGES),
     ("ethtool ", DEVICE),
     ("ibv_devinfo ", DEVICE),
+    ("ceph ", CLUSTER),
     ("journalctl -o verbose", SERVICE),
     ("journalctl -u ", SERVICE),
     ("nvme ", "needs Linux as the host; the lab does it"),
     ("nvmetcli ", "needs Linux as the target"),
+    ("rbd ", CLUSTER),
     ("rdma link", DEVICE),
     ("runuser -u nvmeof ", SERVICE),
     ("sudo -u nvmeof ", SERVICE),
@@ -46,6 +48,7 @@ const LEFT: &[(&str, &str)] = &[
 /// A key for in-band authentication, of bytes 00h to 1Fh.
 const KEY: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 const CHANGES: &str = "changes the machine of who runs the tests, as root";
+const CLUSTER: &str = "needs a Ceph cluster; `cargo xtask test ceph` has one";
 const DEVICE: &str = "needs an RDMA device";
 const INSTALLS: &str = "installs packages, as root; `cargo xtask setup` does it";
 const SERVICE: &str = "needs the target as a service of systemd, its user and journal";

@@ -43,7 +43,9 @@ const FOR_DEVELOPERS: [&str; 3] = [
 ];
 
 /// Options of cargo and its `xtask`, and of docker.
-const FOREIGN_OPTIONS: [&str; 9] = [
+const FOREIGN_OPTIONS: [&str; 10] = [
+    // Of rbd.
+    "--allow-shrink",
     // Of nvme-cli.
     "--blocks",
     "--fast-io-fail-tmo",
@@ -61,6 +63,7 @@ pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "apt-get",
     "cargo",
     "cat",
+    "ceph",
     "chmod",
     "chown",
     "cp",
@@ -80,6 +83,7 @@ pub(crate) const FOREIGN_PROGRAMS: &[&str] = &[
     "modprobe",
     "nvme",
     "nvmetcli",
+    "rbd",
     "rdma",
     "ss",
     "runuser",

@@ -62,6 +62,7 @@ pub(super) const PACKAGES: &[Package] = &[
 /// of documents.
 const DOCUMENTS: &Places<'_> = &[
     ("docs/quick-start.md", "quick-start.md"),
+    ("docs/ceph.md", "ceph.md"),
     ("docs/command-line.md", "command-line.md"),
     ("docs/configuration.md", "configuration.md"),
     (
