@@ -4,13 +4,14 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvmeof_rdma::Address;
 use tempfile::TempDir;
 
-use crate::observe::is_stopped;
+use crate::observe::{fds, is_stopped};
 use crate::timeout::{TIMEOUT, eventually};
 use crate::{HOST, NQN, Run};
 
@@ -155,6 +156,21 @@ impl Target {
     pub fn write(&self, nsid: u32, start: u64, data: &[u8]) {
         let range = format!("--start-block {start} --data -");
         self.on(nsid, "write").args(&range).stdin(data).ok();
+    }
+
+    /// Open file descriptors, once so many connections that there were have been closed. The target
+    /// logs the end of a connection shortly before it closes it.
+    #[track_caller]
+    #[must_use]
+    pub fn idle_fds(&self, connections: usize) -> usize {
+        let closed = || self.lines(&["disconnected"]).len();
+        let all = eventually(|| (closed() == connections).then_some(()));
+        assert!(all.is_some(), "{}", self.log());
+        let counted = (0..20).map(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            fds(self.pid())
+        });
+        counted.min().unwrap()
     }
 
     /// Sends a signal. After SIGSTOP, waits until all threads are stopped.

@@ -38,7 +38,7 @@ fn killed_initiator_leaks_nothing() {
     let setup = Setup::new().file(16 * MIB).file(4 * MIB);
     let mut target = setup.start();
     let _ = target.read(1, 0, Some(1));
-    let idle = fds(target.pid());
+    let idle = target.idle_fds(2);
     for line in [
         "--rw write --bs 128k --iodepth 32 --nr-io-queues 2",
         "--rw randwrite --bs 4k --iodepth 64",

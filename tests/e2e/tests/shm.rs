@@ -273,7 +273,7 @@ fn killed_hosts_leak_nothing() {
     let setup = Setup::new().provider("[\"shm\"]").file(16 * MIB);
     let mut target = setup.start();
     let _ = read(&target, &setup, "--block-count 1");
-    let idle = fds(target.pid());
+    let idle = target.idle_fds(2);
     for line in [
         "--rw write --bs 128k --nr-io-queues 2",
         "--rw randread --bs 4k",

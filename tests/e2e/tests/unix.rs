@@ -12,7 +12,6 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use nvmeof_e2e::{
     NQN, Run, Setup, Target, copy_of, eventually, fds, is_root, pattern, reactors_on_one_cpu,
@@ -188,14 +187,7 @@ fn killed_hosts_leak_nothing() {
     let (setup, _folder, _path) = served();
     let mut target = setup.file(16 * MIB).start();
     let _ = target.read(1, 0, Some(1));
-    // The connections of the first host are closed after it has ended.
-    let closed = || target.lines(&["disconnected"]).len();
-    assert!(eventually(|| (closed() == 2).then_some(())).is_some());
-    let counted = (0..20).map(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        fds(target.pid())
-    });
-    let idle = counted.min().unwrap();
+    let idle = target.idle_fds(2);
     for line in [
         "--rw write --bs 128k --nr-io-queues 2",
         "--rw randread --bs 4k",
