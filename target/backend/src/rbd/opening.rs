@@ -55,6 +55,10 @@ pub(crate) fn open(
     let block_size = block_size.unwrap_or(BlockSize::B512);
     probe::servable(name, properties.size, block_size)?;
     let geometry = geometry(&properties, readonly, block_size);
+    let client = image
+        .cluster()
+        .map_or_else(String::new, |it| it.address().to_owned());
+    tracing::info!(path = %name, size = geometry.size, client, "opened RBD image");
     Ok((RbdStore::new(image, !readonly), geometry))
 }
 
