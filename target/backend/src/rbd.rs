@@ -8,21 +8,35 @@
 mod backend;
 mod lock;
 mod opening;
+mod records;
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
-use nvmeof_backend_spec::within;
+use nvmeof_backend_spec::{CephAccess, RbdName, within};
 use nvmeof_ceph::{Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
 pub(crate) use opening::open;
+pub use records::{RecordsError, SharedRecords};
 
 use crate::{Geometry, RbdRefusal};
 
 /// An open image. It is closed, and its lock released, when the last owner is gone.
 pub(crate) struct RbdStore {
     image: Image,
+    named: RbdName,
+    access: CephAccess,
+    lock: RwLock<Lock>,
+}
+
+/// The exclusive lock of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    /// It is read-only.
+    None,
+    Held,
+    Released,
 }
 
 /// Images with a lock.
@@ -37,6 +51,9 @@ pub fn release_images(timeout: Duration) {
     let released = all.is_empty()
         || within(timeout, move || {
             for store in all {
+                // Waits until no record is read or written: see `RbdStore::locked`.
+                let mut lock = store.lock.write().unwrap_or_else(PoisonError::into_inner);
+                *lock = Lock::Released;
                 let released = store.image.release_lock();
                 if let Err(error) = released {
                     tracing::warn!("{}: lock not released: {error}", store.image.name());
@@ -58,14 +75,31 @@ fn locked() -> std::sync::MutexGuard<'static, Vec<Weak<RbdStore>>> {
 }
 
 impl RbdStore {
-    fn new(image: Image, is_locked: bool) -> Arc<Self> {
-        let this = Arc::new(Self { image });
-        if is_locked {
+    fn new(image: Image, named: RbdName, access: CephAccess, lock: Lock) -> Arc<Self> {
+        let this = Arc::new(Self {
+            image,
+            named,
+            access,
+            lock: RwLock::new(lock),
+        });
+        if lock == Lock::Held {
             let mut locked = locked();
             locked.retain(|store| store.strong_count() > 0);
             locked.push(Arc::downgrade(&this));
         }
         this
+    }
+
+    /// The records of its pool, unless it is read-only.
+    pub(crate) fn records(self: &Arc<Self>) -> Option<SharedRecords> {
+        drop(self.locked()?);
+        Some(SharedRecords::of(self))
+    }
+
+    /// Keeps the lock from being released; `None` if this process does not have it.
+    fn locked(&self) -> Option<RwLockReadGuard<'_, Lock>> {
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        (*lock == Lock::Held).then_some(lock)
     }
 
     /// Its current size in bytes.

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nvmeof_backend_spec::{CephAccess, RbdName, within};
 use nvmeof_ceph::{CephError, Cluster, Features, Image, Pool, Properties, wait_closed};
 
-use super::{RbdStore, lock};
+use super::{Lock, RbdStore, lock};
 use crate::blocking::OPENING;
 use crate::{BlockSize, Geometry, Hints, OpenError, RbdRefusal, probe};
 
@@ -33,7 +33,7 @@ const UNIT: u64 = 4096;
 /// Opens an image and locks it, unless it is read-only.
 pub(crate) fn open(
     name: &Arc<str>,
-    image: &RbdName,
+    named: &RbdName,
     access: &CephAccess,
     readonly: bool,
     block_size: Option<BlockSize>,
@@ -44,7 +44,7 @@ pub(crate) fn open(
     };
     let opening = Opening {
         name: Arc::clone(name),
-        image: image.clone(),
+        image: named.clone(),
         access: access.clone(),
         readonly,
     };
@@ -59,7 +59,12 @@ pub(crate) fn open(
         .cluster()
         .map_or_else(String::new, |it| it.address().to_owned());
     tracing::info!(path = %name, size = geometry.size, client, "opened RBD image");
-    Ok((RbdStore::new(image, !readonly), geometry))
+    let lock = match readonly {
+        true => Lock::None,
+        false => Lock::Held,
+    };
+    let store = RbdStore::new(image, named.clone(), access.clone(), lock);
+    Ok((store, geometry))
 }
 
 /// What is opened.
