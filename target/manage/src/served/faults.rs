@@ -114,6 +114,10 @@ impl Manager {
                 lost.geometry.block_size.bytes()
             ));
         }
+        // Another gateway may have served the image meanwhile.
+        if let Err(error) = self.records.admit_claimed(nqn, nsid, &claim) {
+            return refused(format!("namespace {nsid} of {nqn}: {error}"));
+        }
         let Some(number) = state.pool.number() else {
             return refused("too many backing stores are open".to_owned());
         };
