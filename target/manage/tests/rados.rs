@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nvmeof_backend::{BlockSize, Claim, Spec};
+use nvmeof_backend::{Claim, Spec};
 use nvmeof_backend_spec::CephAccess;
 use nvmeof_target_config::Config;
 use nvmeof_target_core::ReservationState;
@@ -85,21 +85,29 @@ impl Lab {
         self.serve_path(client, state, &format!("rbd:{}", self.image))
     }
 
-    fn serve_path(&self, client: &str, state: Option<&Path>, path: &str) -> Server {
+    /// A configuration whose namespace has that path, or without a namespace.
+    fn config(&self, client: &str, state: Option<&Path>, path: &str) -> Config {
         let control = state.map(|path| format!("[control]\nstate = \"{}\"\n", path.display()));
-        let text = format!(
+        let mut text = format!(
             "{}[ceph]\nconf = \"{}\"\nuser = \"{}\"\nkeyring = \"{}\"\n\
              [[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
-             [[subsystem]]\nnqn = \"{}\"\nallow_any_host = true\n\
-             [[subsystem.namespace]]\nnsid = 1\npath = \"{path}\"\n\
-             uuid = \"00000000-0000-0000-0000-000000000007\"\n",
+             [[subsystem]]\nnqn = \"{}\"\nallow_any_host = true\n",
             control.unwrap_or_default(),
             self.conf(client).display(),
             variable("NVMEOF_CEPH_USER"),
             variable("NVMEOF_CEPH_KEYRING"),
             self.nqn,
         );
-        let config = Config::parse(Path::new("target.toml"), text).unwrap();
+        if !path.is_empty() {
+            text += "[[subsystem.namespace]]\nnsid = 1\n";
+            text += &format!("path = \"{path}\"\n");
+            text += "uuid = \"00000000-0000-0000-0000-000000000007\"\n";
+        }
+        Config::parse(Path::new("target.toml"), text).unwrap()
+    }
+
+    fn serve_path(&self, client: &str, state: Option<&Path>, path: &str) -> Server {
+        let config = self.config(client, state, path);
         // The lock of a client that was fenced ends with its watch, or is broken.
         let end = Instant::now() + LIMIT;
         loop {
@@ -137,15 +145,14 @@ impl Lab {
         registrants.next().map(|(_, key)| key)
     }
 
-    /// Another client of the image, without a target.
-    fn claim(&self) -> Claim {
+    /// The image, for another client without a target.
+    fn spec(&self) -> Spec {
         let spec: Spec = format!("rbd:{}", self.image).parse().unwrap();
-        let spec = spec.with_ceph(&CephAccess {
+        spec.with_ceph(&CephAccess {
             conf: Some(self.conf("other")),
             user: Some(variable("NVMEOF_CEPH_USER")),
             keyring: Some(variable("NVMEOF_CEPH_KEYRING").into()),
-        });
-        Claim::take(&spec, Some(BlockSize::B512)).unwrap()
+        })
     }
 }
 
@@ -213,9 +220,33 @@ fn record_of_the_folder_is_moved_to_the_cluster() {
 }
 
 #[test]
+fn removed_namespace_has_no_record() {
+    let lab = Lab::new("removed");
+    let server = lab.serve("a", None);
+    lab.reserve(&server, 4).unwrap();
+    let without = lab.config("a", None, "");
+    let _ = server.manager().apply(&without).unwrap();
+    let with = lab.config("a", None, &format!("rbd:{}", lab.image));
+    let _ = server.manager().apply(&with).unwrap();
+    assert_eq!(lab.key(&server), Some(4), "only a reload");
+    let _ = server.manager().apply(&without).unwrap();
+    let most = Duration::from_secs(10);
+    let forgotten = server.manager().forget_settings(&lab.nqn, Some(1), most);
+    forgotten.unwrap();
+    assert_eq!(lab.keys(), Vec::<String>::new());
+    // Its image is free.
+    let end = Instant::now() + LIMIT;
+    let spec = lab.spec();
+    while let Err(error) = Claim::take(&spec, None) {
+        assert!(Instant::now() < end, "{error}");
+    }
+    stop(server);
+}
+
+#[test]
 fn swaps_compare_the_whole_value_and_end_with_the_claim() {
     let lab = Lab::new("swap");
-    let claim = lab.claim();
+    let claim = Claim::take(&lab.spec(), None).unwrap();
     let records = claim.records().unwrap();
     assert_eq!(records.to_string(), "rados:rbd/nvmeof.namespaces");
     let key = "rec-swap";

@@ -291,8 +291,8 @@ impl Records {
         known.target = Some(target.clone());
     }
 
-    /// Lets hosts change what is kept here. `None` if nothing is kept: there is neither a state file
-    /// nor an image among `specs`.
+    /// Lets hosts change what is kept here. `None` if nothing is kept: there is neither a state
+    /// file nor an image among `specs`.
     pub(crate) fn keeper<'a>(
         self: &Arc<Self>,
         target: &Target,

@@ -109,7 +109,13 @@ impl Rados {
         result.map_err(|error| {
             let (place, why) = (place(), error.to_string());
             match error.is_lost() {
-                true => StateError::Lost { place, why },
+                true => StateError::Lost {
+                    why: format!(
+                        "{why}; the record stays; to remove that of a removed namespace, use `{}`",
+                        self.values.removal(key)
+                    ),
+                    place,
+                },
                 false => StateError::Cluster { place, why },
             }
         })

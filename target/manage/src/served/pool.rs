@@ -345,11 +345,7 @@ impl Pool {
                 }
             },
             _ => match (
-                admitted.and_then(|()| {
-                    let (claim, spec) = self.take(config, at, configured, &prepared.next)?;
-                    self.admit(config, at, configured, Some(&claim))?;
-                    Ok((claim, spec))
-                }),
+                admitted.and_then(|()| self.take_and_admit(config, at, configured, &prepared.next)),
                 self.lost(configured),
             ) {
                 (Ok(taken), None) => taken,
@@ -439,6 +435,19 @@ impl Pool {
             }
         }
         kept
+    }
+
+    /// [`take`](Self::take), and reads the record of the namespace if the backing store has it.
+    fn take_and_admit(
+        &self,
+        config: &Config,
+        at: usize,
+        configured: &ConfiguredStore,
+        others: &[NamespaceStore],
+    ) -> Result<(Claim, Spec), ConfigError> {
+        let (claim, spec) = self.take(config, at, configured, others)?;
+        self.admit(config, at, configured, Some(&claim))?;
+        Ok((claim, spec))
     }
 
     /// Opens and locks the backing store of the namespace at index `at`; `others` are those of
