@@ -43,9 +43,10 @@ const FOR_DEVELOPERS: [&str; 3] = [
 ];
 
 /// Options of cargo and its `xtask`, and of docker.
-const FOREIGN_OPTIONS: [&str; 10] = [
-    // Of rbd.
+const FOREIGN_OPTIONS: [&str; 11] = [
+    // Of rbd and rados.
     "--allow-shrink",
+    "--pool",
     // Of nvme-cli.
     "--blocks",
     "--fast-io-fail-tmo",
