@@ -10,7 +10,10 @@ pub const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The backing store did not respond in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no response within {} s from its device or the server of its file system", .0.as_secs())]
+#[error(
+    "no response within {} s from its device, the server of its file system or its cluster",
+    .0.as_secs()
+)]
 pub struct QueryTimeout(pub Duration);
 
 /// Queries about one backing store, one at a time. Each runs in a thread that is abandoned when

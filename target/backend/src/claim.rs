@@ -16,7 +16,8 @@ use crate::null::NullBackend;
 use crate::ram::{RamBackend, RamStore};
 use crate::rbd::{self, RbdBackend, RbdStore, SharedRecords};
 use crate::{
-    Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, Spec, StorageId, polling, probe,
+    Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, RbdRefusal, Spec, StorageId,
+    polling, probe,
 };
 use nvmeof_backend_spec::{QUERY_TIMEOUT, Queries, QueryTimeout, within};
 
@@ -180,6 +181,10 @@ impl Claim {
     }
 
     fn query_timed_out(&self, why: QueryTimeout) -> OpenError {
+        if let Source::Rbd(_) = &self.inner.source {
+            let (name, why) = (self.name().to_owned(), RbdRefusal::Unresponsive(why.0));
+            return OpenError::Rbd { name, why };
+        }
         let path = self.name().into();
         OpenError::Unresponsive { path, why }
     }

@@ -10,11 +10,12 @@ mod lock;
 mod opening;
 mod records;
 
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nvmeof_backend_spec::{CephAccess, RbdName, within};
-use nvmeof_ceph::{Image, wait_closed};
+use nvmeof_backend_spec::{CephAccess, RbdName};
+use nvmeof_ceph::{CephError, Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
 pub(crate) use opening::open;
@@ -42,30 +43,45 @@ enum Lock {
 /// Images with a lock.
 static LOCKED: Mutex<Vec<Weak<RbdStore>>> = Mutex::new(Vec::new());
 
-/// Releases the locks of all images of this process that are still open, and waits at most
-/// `timeout` until all others are closed. To be called before the process ends, when no reactor
-/// runs any more: the next target then takes the locks at once, and without blocklisting this one.
+/// Releases the locks of all images of this process that are still open, and waits until all
+/// others are closed, at most `timeout` together. To be called before the process ends, when no
+/// reactor runs any more: the next target then takes the locks at once, and without blocklisting
+/// this one.
 pub fn release_images(timeout: Duration) {
+    let end = Instant::now() + timeout;
     let all = std::mem::take(&mut *locked());
-    let all: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
-    let released = all.is_empty()
-        || within(timeout, move || {
-            for store in all {
-                // Waits until no record is read or written: see `RbdStore::locked`.
-                let mut lock = store.lock.write().unwrap_or_else(PoisonError::into_inner);
-                *lock = Lock::Released;
-                let released = store.image.release_lock();
-                if let Err(error) = released {
-                    tracing::warn!("{}: lock not released: {error}", store.image.name());
-                }
-            }
-        })
-        .is_some();
-    if !released || !wait_closed(None, timeout) {
+    let (released, receiver) = channel();
+    // One that waits for the cluster does not keep the others.
+    let begun = all.iter().filter_map(Weak::upgrade).filter(|store| {
+        let (store, released) = (Arc::clone(store), released.clone());
+        let thread = std::thread::Builder::new().name("ceph-close".to_owned());
+        let begun = thread.spawn(move || {
+            store.release();
+            let _ = released.send(());
+        });
+        begun.is_ok()
+    });
+    let mut left = begun.count();
+    while left > 0 && receiver.recv_timeout(remaining(end)).is_ok() {
+        left -= 1;
+    }
+    if left > 0 || !wait_closed(None, remaining(end)) {
         tracing::warn!(
-            "images are not closed: no response from the Ceph cluster; the next target breaks \
-             their locks"
+            "images not closed: no response from the Ceph cluster; the next target breaks their \
+             locks"
         );
+    }
+}
+
+fn remaining(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// The cluster has blocklisted the client of `image`, for good: the next image that is opened gets
+/// another one.
+fn retire(image: &Image) {
+    if let Some(cluster) = image.cluster() {
+        cluster.retire();
     }
 }
 
@@ -102,9 +118,27 @@ impl RbdStore {
         (*lock == Lock::Held).then_some(lock)
     }
 
+    fn release(&self) {
+        // Waits until no record is read or written: see `locked`.
+        let mut lock = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        *lock = Lock::Released;
+        if let Err(error) = self.image.release_lock() {
+            tracing::warn!("{}: lock not released: {error}", self.image.name());
+        }
+    }
+
+    /// Why a call failed.
+    fn refusal(&self, error: CephError) -> RbdRefusal {
+        let refusal = RbdRefusal::from(error);
+        if refusal == RbdRefusal::Blocklisted {
+            retire(&self.image);
+        }
+        refusal
+    }
+
     /// Its current size in bytes.
     pub(crate) fn size(&self) -> Result<u64, RbdRefusal> {
-        Ok(self.image.size()?)
+        self.image.size().map_err(|error| self.refusal(error))
     }
 
     /// Whether a block is readable: the first, one in the middle or the last.

@@ -84,7 +84,8 @@ pub enum RbdRefusal {
     /// The user may not use the image.
     #[error(
         "client.{user} is not permitted to use the image; it needs `ceph auth caps client.{user} \
-         mon 'profile rbd' osd 'profile rbd pool={pool}'`"
+         mon 'profile rbd' osd 'profile rbd pool={pool}'`, which replaces its capabilities: name \
+         every pool that it uses, also a separate data pool"
     )]
     NotPermitted {
         /// The user.
@@ -139,19 +140,20 @@ pub enum RbdRefusal {
          (`rbd persistent-cache flush {0}`)"
     )]
     DirtyCache(String),
-    /// A cache is configured.
+    /// A configuration that is not safe.
     #[error(
-        "has {option} = {value} in its configuration: a cache loses acknowledged writes when the \
-         target crashes; remove it with `rbd config image rm {image} {option}`, or for the pool \
-         or the client where it is set"
+        "has {option} = {value} in its configuration: {why}; remove it with `rbd config image rm \
+         {image} {option}`, or for the pool or the client where it is set"
     )]
-    Cached {
+    Option {
         /// The image.
         image: String,
         /// The option.
         option: &'static str,
         /// Its value.
         value: String,
+        /// The reason.
+        why: &'static str,
     },
     /// The cluster does not respond in time.
     #[error(
@@ -220,7 +222,7 @@ impl RbdRefusal {
             | Self::Journaled(_)
             | Self::Clone(_)
             | Self::Encrypted
-            | Self::Cached { .. } => false,
+            | Self::Option { .. } => false,
         }
     }
 

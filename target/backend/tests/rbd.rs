@@ -251,7 +251,17 @@ fn unsuitable_images_are_refused() {
         &spec(&image),
         &["rbd_cache = true", "rbd config image rm rbd/unsuitable"],
     ));
+    // The same as false.
+    rbd(&["config", "image", "set", &image, "rbd_cache", "0"]);
+    drop(take(&image).unwrap());
     rbd(&["config", "image", "rm", &image, "rbd_cache"]);
+    let copies = "rbd_disable_zero_copy_writes";
+    rbd(&["config", "image", "set", &image, copies, "false"]);
+    check(refused(
+        &spec(&image),
+        &[copies, "rbd config image rm rbd/unsuitable"],
+    ));
+    rbd(&["config", "image", "rm", &image, copies]);
     let without = ["fast-diff", "exclusive-lock"];
     for feature in without {
         rbd(&["feature", "disable", &image, feature]);
@@ -430,6 +440,9 @@ fn other_process_holds_the_lock() {
 fn lock_of_a_killed_process_is_broken_at_once() {
     let image = new_image("killed");
     let mut holder = Holder::start(&image);
+    let RbdRefusal::InUse { owner } = refused(&spec(&image), &[]) else {
+        panic!("in use by the other process");
+    };
     holder.signal(Signal::SIGKILL);
     holder.0.wait().unwrap();
     let begun = Instant::now();
@@ -439,9 +452,25 @@ fn lock_of_a_killed_process_is_broken_at_once() {
         "{:?}",
         begun.elapsed()
     );
+    // Not only for an hour.
+    let list = Command::new("ceph")
+        .args(["osd", "blocklist", "ls"])
+        .output()
+        .unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let expires = list.lines().find(|line| line.contains(&owner)).unwrap();
+    assert!(
+        expires.contains(" 20") && !expires.contains(&this_year()),
+        "{expires}"
+    );
     let mut bench = bench(&claim);
     bench.fill(0, 4096, 1, true);
     assert_eq!(bench.read(0, 4096), [1; 4096]);
+}
+
+fn this_year() -> String {
+    let output = Command::new("date").arg("+%Y").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// A suspended process may resume at any time: its lock is not broken.
@@ -486,6 +515,42 @@ fn operations_of_a_fenced_client_fail_and_it_opens_again_as_another() {
         }
     };
     bench(&claim).fill(0, 4096, 4, false);
+}
+
+/// Nothing of the client was noticed to fail, and another image still uses it.
+#[test]
+fn image_is_opened_as_another_client_if_the_shared_one_is_blocklisted() {
+    let [image, other] = ["shared-client", "shared-client-other"].map(new_image);
+    let [claim, kept] = [&image, &other].map(|image| take(image).unwrap());
+    let RbdRefusal::InUse { owner } = refused(&spec(&image), &[]) else {
+        panic!("in use by this process");
+    };
+    drop(claim);
+    run("ceph", &["osd", "blocklist", "add", &owner]);
+    let begun = Instant::now();
+    let claim = loop {
+        match take(&image) {
+            Ok(claim) => break claim,
+            Err(error) => assert!(begun.elapsed() < LIMIT, "{error}"),
+        }
+    };
+    bench(&claim).fill(0, 4096, 1, false);
+    drop(kept);
+}
+
+#[test]
+fn empty_image_is_refused_for_its_size() {
+    let image = new_image("empty");
+    rbd(&[
+        "resize",
+        "--no-progress",
+        "--allow-shrink",
+        "--size",
+        "0B",
+        &image,
+    ]);
+    let error = take(&image).map(drop).unwrap_err().to_string();
+    assert!(error.contains("0 bytes"), "{error}");
 }
 
 /// Limits of the cluster, from which on it does not accept writes. All tests of this program run

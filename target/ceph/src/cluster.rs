@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use nix::errno::Errno;
 use nvmeof_backend_spec::CephAccess;
 
 use crate::closing::close_elsewhere;
@@ -56,8 +57,14 @@ const OPTIONS: &[(&str, &str)] = &[
     ("err_to_stderr", "false"),
     // Seconds for the first contact.
     ("client_mount_timeout", "8"),
-    // The owner of a lock that is broken is blocklisted.
+    // The owner of a lock that is broken is blocklisted. Not with `rbd_blocklist_expire_seconds`:
+    // librbd 16.2 then fails with EINVAL.
     ("rbd_blocklist_on_break_lock", "true"),
+    // An operation that ended by a timeout may still be executed, after later ones.
+    ("rados_osd_op_timeout", "0"),
+    // A host can change its memory during a write: the checksum of the message would then be wrong
+    // each time that it is sent.
+    ("rbd_disable_zero_copy_writes", "true"),
 ];
 
 /// Connections that more images may use, with their access.
@@ -102,7 +109,11 @@ impl Cluster {
         let this = Connecting { functions, raw };
         this.read_file(access.conf())?;
         for (option, value) in OPTIONS {
-            this.set(option, value)?;
+            match this.set(option, value) {
+                // A version that does not have what it turns off.
+                Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+                set => set?,
+            }
         }
         if let Some(keyring) = &access.keyring {
             this.set("keyring", &keyring.to_string_lossy())?;

@@ -1,6 +1,7 @@
 //! An open RBD image.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
@@ -296,7 +297,7 @@ impl Drop for Handle {
         let closing = Closing {
             raw: self.raw,
             functions: self.functions,
-            pool: self.pool.take(),
+            pool: ManuallyDrop::new(self.pool.take()),
         };
         let name = self.name.clone();
         close_elsewhere(&self.name, move || closing.close(&name));
@@ -307,7 +308,8 @@ impl Drop for Handle {
 struct Closing {
     raw: ImageT,
     functions: &'static Functions,
-    pool: Option<Pool>,
+    /// Dropped after the image is closed, and never if it cannot be closed.
+    pool: ManuallyDrop<Option<Pool>>,
 }
 
 // SAFETY: as of `Handle`.
@@ -322,6 +324,6 @@ impl Closing {
             let errno = errno_of(closed.into());
             tracing::warn!("{name}: not closed properly: {errno}; a lock of it may remain");
         }
-        drop(self.pool);
+        drop(ManuallyDrop::into_inner(self.pool));
     }
 }

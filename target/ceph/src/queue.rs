@@ -139,6 +139,12 @@ impl Queue {
         }
     }
 
+    /// The image.
+    #[must_use]
+    pub fn image(&self) -> &Image {
+        &self.shared.image
+    }
+
     /// Calls in flight, and those that were not taken.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use nvmeof_ceph::{Call, Cluster, Done as Completed, NotStarted, Queue};
+use nvmeof_ceph::{Call, Done as Completed, NotStarted, Queue};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use super::RbdStore;
+use super::{RbdStore, retire};
 use crate::{
     Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, RefusalReason, Refused, Request,
 };
@@ -16,8 +16,6 @@ use crate::{
 /// the reactor.
 pub(crate) struct RbdBackend {
     queue: Queue,
-    /// The client, which is retired when the cluster has blocklisted it.
-    cluster: Option<Cluster>,
     name: Arc<str>,
     geometry: Geometry,
     /// Completions of one `poll`, empty between calls: kept for its allocation.
@@ -34,7 +32,6 @@ impl RbdBackend {
         let waker = ring.waker();
         Self {
             queue: Queue::new(&store.image, count, Box::new(move || waker.wake())),
-            cluster: store.image.cluster(),
             name,
             geometry,
             completed: Vec::with_capacity(count),
@@ -44,8 +41,8 @@ impl RbdBackend {
     #[cold]
     fn error(&self, call: &Call, errno: Errno) -> IoError {
         let kind = kind_of(errno);
-        if let (IoErrorKind::Fenced, Some(cluster)) = (kind, &self.cluster) {
-            cluster.retire();
+        if kind == IoErrorKind::Fenced {
+            retire(self.queue.image());
         }
         let (verb, offset) = described(call);
         IoError {

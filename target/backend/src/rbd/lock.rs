@@ -16,6 +16,11 @@ use crate::lock_holder::has_ended;
 /// The key in the metadata of the image.
 const KEY: &str = "nvmeof.lock-holder";
 
+/// How long the former owner of a lock is blocklisted, in seconds: ten years. If its process was
+/// suspended, it sends its writes whenever it continues, but by default the cluster forgets it
+/// after an hour. No other client ever has its address.
+const EXPIRY: u32 = 10 * 365 * 86_400;
+
 /// Takes the exclusive lock. Breaks the lock of a client that has ended, which also blocklists it,
 /// so that no write of it takes effect later.
 pub(super) fn acquire(image: &Image) -> Result<(), RbdRefusal> {
@@ -27,8 +32,22 @@ pub(super) fn acquire(image: &Image) -> Result<(), RbdRefusal> {
         if is_alive {
             return Err(in_use(&owner));
         }
-        image.break_lock(&owner)?;
-        if let Some(cluster) = image.cluster() {
+        let cluster = image.cluster();
+        if let Some(cluster) = &cluster {
+            // Before the lock is broken: librbd would do it for an hour, and the first entry counts.
+            cluster.blocklist(&owner, EXPIRY)?;
+        }
+        match image.break_lock(&owner) {
+            // It was released.
+            Err(error) if error.errno() == Some(Errno::ENOENT) => {}
+            // Another client was faster.
+            Err(error) if error.errno() == Some(Errno::EBUSY) => {
+                let owner = image.lock_owner()?;
+                return Err(owner.map_or_else(|| error.into(), |owner| in_use(&owner)));
+            }
+            broken => broken?,
+        }
+        if let Some(cluster) = cluster {
             // Operations of this client carry the number of this map from now on, so that an OSD
             // refuses the former owner before it executes one of them.
             cluster.wait_for_latest_map()?;

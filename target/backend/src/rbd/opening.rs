@@ -1,6 +1,7 @@
 //! Opening an image: which ones are served, and their geometry.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -18,10 +19,16 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// LUKS, and so has one that a host encrypts: it is served as it is.
 const ENCRYPTED_CLONE: &[u8] = b"RBDL\xba\xbe";
 
-/// Options of librbd that turn on a cache, with the values without one.
-const CACHES: [(&str, &str); 2] = [
-    ("rbd_cache", "false"),
-    ("rbd_persistent_cache_mode", "disabled"),
+const LOSES: &str = "a cache loses acknowledged writes when the target crashes";
+/// Options of librbd that must have one of these values, and why.
+const REQUIRED: [(&str, &[&str], &str); 3] = [
+    ("rbd_cache", &["false", "0", "no", "off"], LOSES),
+    ("rbd_persistent_cache_mode", &["disabled"], LOSES),
+    (
+        "rbd_disable_zero_copy_writes",
+        &["true", "1", "yes", "on"],
+        "a write that its host changes would be sent again forever",
+    ),
 ];
 
 /// Granularity of deallocations: the default of librbd (`rbd_discard_granularity_bytes`).
@@ -48,10 +55,15 @@ pub(crate) fn open(
         access: access.clone(),
         readonly,
     };
+    let unresponsive = || refused(RbdRefusal::Unresponsive(OPENING));
+    let pending = Pending::begin(name).ok_or_else(unresponsive)?;
     // An image that is opened too late is closed again.
-    let opened = within(OPENING, move || opening.open());
-    let opened = opened.unwrap_or(Err(RbdRefusal::Unresponsive(OPENING)));
-    let (image, properties) = opened.map_err(refused)?;
+    let opened = within(OPENING, move || {
+        let opened = opening.open();
+        drop(pending);
+        opened
+    });
+    let (image, properties) = opened.ok_or_else(unresponsive)?.map_err(refused)?;
     let block_size = block_size.unwrap_or(BlockSize::B512);
     probe::servable(name, properties.size, block_size)?;
     let geometry = geometry(&properties, readonly, block_size);
@@ -67,6 +79,33 @@ pub(crate) fn open(
     Ok((store, geometry))
 }
 
+/// Names of images that are being opened.
+static PENDING: Mutex<BTreeSet<Arc<str>>> = Mutex::new(BTreeSet::new());
+
+/// An opening in progress. There is one at a time for each image: while the cluster does not
+/// respond, later ones would wait as well, each in a thread of its own.
+struct Pending(Arc<str>);
+
+impl Pending {
+    /// `None` while the image is being opened.
+    fn begin(name: &Arc<str>) -> Option<Self> {
+        pending()
+            .insert(Arc::clone(name))
+            .then(|| Self(Arc::clone(name)))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        pending().remove(&self.0);
+    }
+}
+
+fn pending() -> MutexGuard<'static, BTreeSet<Arc<str>>> {
+    // A set of names is consistent also after a panic of another holder.
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What is opened.
 struct Opening {
     name: Arc<str>,
@@ -80,13 +119,29 @@ impl Opening {
         if !wait_closed(Some(&self.name), CLOSING) {
             return Err(RbdRefusal::Unresponsive(CLOSING));
         }
+        match self.open_as_client() {
+            // The client that other images use, which is not used any more: as another one.
+            Err(RbdRefusal::Blocklisted) => self.open_as_client(),
+            result => result,
+        }
+    }
+
+    fn open_as_client(&self) -> Result<(Image, Properties), RbdRefusal> {
         let cluster = Cluster::shared(&self.access).map_err(|error| self.not_connected(error))?;
-        let image = self.open_image(&cluster)?;
+        let opened = self.open_through(&cluster);
+        if matches!(opened, Err(RbdRefusal::Blocklisted)) {
+            cluster.retire();
+        }
+        opened
+    }
+
+    fn open_through(&self, cluster: &Cluster) -> Result<(Image, Properties), RbdRefusal> {
+        let image = self.open_image(cluster)?;
         let properties = image.properties()?;
         self.check_features(&image, &properties)?;
         if !self.readonly {
             lock::acquire(&image)?;
-            self.check_caches(&image)?;
+            self.check_options(&image)?;
         }
         Ok((image, properties))
     }
@@ -188,13 +243,13 @@ impl Opening {
     /// Checks that the target can serve an image with these features.
     fn check_features(&self, image: &Image, properties: &Properties) -> Result<(), RbdRefusal> {
         let has = |feature| properties.features.contains(feature);
-        let mut first = [0; ENCRYPTED_CLONE.len()];
-        let read = image.read(0, &mut first);
         let name = || self.without_snapshot();
-        if read.is_ok() && first == ENCRYPTED_CLONE {
-            return Err(RbdRefusal::Encrypted);
+        let mut first = [0; ENCRYPTED_CLONE.len()];
+        // An empty image is refused for its size.
+        if properties.size > 0 && image.read(0, &mut first)? == first.len() {
+            let is_encrypted = first == ENCRYPTED_CLONE;
+            (!is_encrypted).then_some(()).ok_or(RbdRefusal::Encrypted)?;
         }
-        read?;
         if has(Features::DIRTY_CACHE) {
             return Err(RbdRefusal::DirtyCache(name()));
         }
@@ -219,20 +274,19 @@ impl Opening {
         Ok(())
     }
 
-    /// Checks that no cache is in force. The configuration of the image, of its pool or of the
-    /// cluster may turn one on, although this client turns it off.
-    fn check_caches(&self, image: &Image) -> Result<(), RbdRefusal> {
-        for (option, off) in CACHES {
-            // Versions without the option have no such cache.
-            match image.option(option)? {
-                Some(value) if value != off => {
-                    return Err(RbdRefusal::Cached {
-                        image: self.without_snapshot(),
-                        option,
-                        value,
-                    });
-                }
-                _ => {}
+    /// Checks options that the configuration of the image, of its pool or of the cluster may have
+    /// set, although this client sets them otherwise.
+    fn check_options(&self, image: &Image) -> Result<(), RbdRefusal> {
+        for (option, permitted, why) in REQUIRED {
+            // Versions without the option have no such feature.
+            let value = image.option(option)?;
+            if let Some(value) = value.filter(|value| !permitted.contains(&value.as_str())) {
+                return Err(RbdRefusal::Option {
+                    image: self.without_snapshot(),
+                    option,
+                    value,
+                    why,
+                });
             }
         }
         Ok(())
@@ -273,6 +327,16 @@ pub(super) fn hints(stripe_unit: u64, readonly: bool) -> Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn image_is_opened_once_at_a_time() {
+        let name = Arc::from("rbd:pool/pending");
+        let first = Pending::begin(&name).unwrap();
+        assert!(Pending::begin(&name).is_none());
+        assert!(Pending::begin(&Arc::from("rbd:pool/other")).is_some());
+        drop(first);
+        assert!(Pending::begin(&name).is_some());
+    }
 
     #[test]
     fn preferred_sizes_are_within_an_object() {

@@ -129,7 +129,7 @@ impl SharedRecords {
                 let (user, pool) = (self.user.clone(), self.image.pool.clone());
                 RbdRefusal::NotPermitted { user, pool }.into()
             }
-            _ => RbdRefusal::from(error).into(),
+            _ => store.refusal(error).into(),
         });
         drop(lock);
         result
