@@ -14,7 +14,7 @@ use crate::file::FileBackend;
 use crate::losses::{Losses, RunningSync};
 use crate::null::NullBackend;
 use crate::ram::{RamBackend, RamStore};
-use crate::rbd::{self, RbdBackend, RbdStore, SharedRecords};
+use crate::rbd::{self, RbdBackend, RbdStore};
 use crate::{
     Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, RbdRefusal, Spec, StorageId,
     polling, probe,
@@ -261,16 +261,6 @@ impl Claim {
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.inner.identity
-    }
-
-    /// The records beside the image, which every client that serves it finds; `None` if it is no
-    /// image, or read-only, so that it is not locked.
-    #[must_use]
-    pub fn records(&self) -> Option<SharedRecords> {
-        match &self.inner.source {
-            Source::Rbd(store) => store.records(),
-            Source::File(_) | Source::Ram(_) | Source::Null => None,
-        }
     }
 
     /// Identity of the file or device; `None` for memory, and if it is unknown.

@@ -8,36 +8,21 @@
 mod backend;
 mod lock;
 mod opening;
-mod records;
 
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use nvmeof_backend_spec::{CephAccess, RbdName};
 use nvmeof_ceph::{CephError, Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
 pub(crate) use opening::open;
-pub use records::{RecordsError, SharedRecords};
 
 use crate::{Geometry, RbdRefusal};
 
 /// An open image. It is closed, and its lock released, when the last owner is gone.
 pub(crate) struct RbdStore {
     image: Image,
-    named: RbdName,
-    access: CephAccess,
-    lock: RwLock<Lock>,
-}
-
-/// The exclusive lock of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lock {
-    /// It is read-only.
-    None,
-    Held,
-    Released,
 }
 
 /// Images with a lock.
@@ -91,14 +76,9 @@ fn locked() -> std::sync::MutexGuard<'static, Vec<Weak<RbdStore>>> {
 }
 
 impl RbdStore {
-    fn new(image: Image, named: RbdName, access: CephAccess, lock: Lock) -> Arc<Self> {
-        let this = Arc::new(Self {
-            image,
-            named,
-            access,
-            lock: RwLock::new(lock),
-        });
-        if lock == Lock::Held {
+    fn new(image: Image, is_locked: bool) -> Arc<Self> {
+        let this = Arc::new(Self { image });
+        if is_locked {
             let mut locked = locked();
             locked.retain(|store| store.strong_count() > 0);
             locked.push(Arc::downgrade(&this));
@@ -106,22 +86,7 @@ impl RbdStore {
         this
     }
 
-    /// The records of its pool, unless it is read-only.
-    pub(crate) fn records(self: &Arc<Self>) -> Option<SharedRecords> {
-        drop(self.locked()?);
-        Some(SharedRecords::of(self))
-    }
-
-    /// Keeps the lock from being released; `None` if this process does not have it.
-    fn locked(&self) -> Option<RwLockReadGuard<'_, Lock>> {
-        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
-        (*lock == Lock::Held).then_some(lock)
-    }
-
     fn release(&self) {
-        // Waits until no record is read or written: see `locked`.
-        let mut lock = self.lock.write().unwrap_or_else(PoisonError::into_inner);
-        *lock = Lock::Released;
         if let Err(error) = self.image.release_lock() {
             tracing::warn!("{}: lock not released: {error}", self.image.name());
         }

@@ -359,21 +359,6 @@ impl Live {
         self.renew(&mut state);
     }
 
-    /// Replaces what hosts set of the namespaces with that NSID. Requests that are not saved yet
-    /// get `outcome`. Returns the previous state of the subsystem.
-    pub(crate) fn replace_settings(
-        &self,
-        nsid: u32,
-        saved: SavedSettings,
-        outcome: &io::Result<()>,
-    ) -> Present {
-        let mut state = self.lock();
-        let ended = state.set.replace(nsid, saved);
-        let before = self.renew(&mut state);
-        ended.answer(outcome);
-        before
-    }
-
     /// Derives the current state from the model and the protections. Returns the
     /// previous one.
     fn renew(&self, state: &mut State) -> Present {

@@ -409,21 +409,6 @@ impl ReservationTable {
         ended
     }
 
-    /// Replaces the reservations of the namespaces with that NSID, which are not being saved.
-    /// Requests that are not saved yet end.
-    pub(crate) fn replace(&mut self, nsid: u32, saved: Vec<SavedReservations>) -> Ended {
-        let in_force = &mut Arc::make_mut(&mut self.in_force).namespaces;
-        in_force.retain(|key, _| key.0 != nsid);
-        for one in saved {
-            self.restore(one);
-        }
-        let asked = self.asked.remove(&nsid);
-        Ended {
-            notices: Vec::new(),
-            answers: asked.map(|changes| changes.pending).into_iter().collect(),
-        }
-    }
-
     /// Restores what was saved, after a loss of power.
     pub(crate) fn restore(&mut self, saved: SavedReservations) {
         let key = (saved.nsid, saved.uuid);

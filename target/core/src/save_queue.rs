@@ -12,7 +12,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,8 +46,8 @@ struct Inner {
     next: BTreeMap<Place, PendingSave>,
     /// These namespaces, in the order of their first change.
     order: VecDeque<Place>,
-    /// The namespace whose save is in progress.
-    saving: Option<Place>,
+    /// Whether an earlier save is in progress.
+    is_saving: bool,
 }
 
 /// The locked queue. A thread that changes a state holds it from before the change until
@@ -96,33 +95,19 @@ impl SaveQueueGuard<'_> {
     /// changed, or while a save is in progress.
     pub(crate) fn begin_write(&mut self) -> Option<(Place, PendingSave)> {
         let inner = &mut *self.0;
-        if inner.saving.is_some() {
+        if inner.is_saving {
             return None;
         }
         let place = inner.order.pop_front()?;
         let pending = inner.next.remove(&place)?;
-        inner.saving = Some(place);
+        inner.is_saving = true;
         Some((place, pending))
-    }
-
-    /// Whether a save of that namespace is in progress.
-    pub(crate) fn is_saving(&self, place: &Place) -> bool {
-        self.0.saving.as_ref() == Some(place)
-    }
-
-    /// Takes the changes of a namespace out of the queue. Their requests get `outcome`.
-    pub(crate) fn cancel(&mut self, place: &Place, outcome: &io::Result<()>) {
-        let inner = &mut *self.0;
-        inner.order.retain(|one| one != place);
-        if let Some(pending) = inner.next.remove(place) {
-            pending.end(outcome);
-        }
     }
 
     /// The save ended. Wakes the keeper again for changes that arrived meanwhile.
     pub(crate) fn end_write(&mut self) {
         let inner = &mut *self.0;
-        inner.saving = None;
+        inner.is_saving = false;
         if let Some(keeper) = inner.keeper.as_ref().filter(|_| !inner.order.is_empty()) {
             keeper.wake();
         }

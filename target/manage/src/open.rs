@@ -88,8 +88,7 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
 /// # Errors
 /// [`ConfigError`] names file, line and key of the first one that can never be served.
 pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
-    let records = Records::readonly_beside(config.control().state.as_deref());
-    open_with(config, &records)
+    open_with(config, &Records::beside(config.control().state.as_deref()))
 }
 
 /// [`open_present`], with `records` of what hosts set.
@@ -105,18 +104,11 @@ pub(crate) fn open_with(
     configured
         .map(|(at, configured)| {
             // Also of a namespace that is not served yet: hosts may see its size.
-            let ConfiguredStore {
-                nqn, nsid, spec, ..
-            } = &configured;
-            let admitted = records.admit(nqn, *nsid, spec);
+            let admitted = records.admit(&configured.nqn, configured.nsid);
             let admitted = admitted.map_err(|error| unreadable(config, at, &error));
             match take_alone(config, at, &configured, &mut files) {
                 Err(error) if !error.may_succeed_later() => Err(error),
-                taken => Ok(admitted.and(taken).and_then(|claim| {
-                    let admitted = records.admit_claimed(nqn, *nsid, &claim);
-                    admitted.map_err(|error| unreadable(config, at, &error))?;
-                    Ok(claim)
-                })),
+                taken => Ok(admitted.and(taken)),
             }
         })
         .collect()

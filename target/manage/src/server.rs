@@ -154,11 +154,10 @@ fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
 fn keep_settings(
     records: &Arc<Records>,
     target: &Target,
-    pool: &Pool,
     mailboxes: &Arc<[Mailbox]>,
 ) -> Result<Option<KeeperHandle>, ServeError> {
     records.restore_in(target);
-    let keeper = records.keeper(target, pool.specs());
+    let keeper = records.keeper(target);
     let keeper = keeper.map(|keeper| keeper.start(Arc::clone(mailboxes)));
     keeper
         .transpose()
@@ -230,7 +229,7 @@ impl Opened {
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
-        let keeper = keep_settings(&records, &target, &pool, &mailboxes)?;
+        let keeper = keep_settings(&records, &target, &mailboxes)?;
         let workers = workers::start(&cpus).map_err(|error| no_resource("thread", error))?;
         Ok(Self {
             cpus,

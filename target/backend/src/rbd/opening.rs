@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nvmeof_backend_spec::{CephAccess, RbdName, within};
 use nvmeof_ceph::{CephError, Cluster, Features, Image, Pool, Properties, wait_closed};
 
-use super::{Lock, RbdStore, lock};
+use super::{RbdStore, lock};
 use crate::blocking::OPENING;
 use crate::{BlockSize, Geometry, Hints, OpenError, RbdRefusal, probe};
 
@@ -40,7 +40,7 @@ const UNIT: u64 = 4096;
 /// Opens an image and locks it, unless it is read-only.
 pub(crate) fn open(
     name: &Arc<str>,
-    named: &RbdName,
+    image: &RbdName,
     access: &CephAccess,
     readonly: bool,
     block_size: Option<BlockSize>,
@@ -51,7 +51,7 @@ pub(crate) fn open(
     };
     let opening = Opening {
         name: Arc::clone(name),
-        image: named.clone(),
+        image: image.clone(),
         access: access.clone(),
         readonly,
     };
@@ -71,12 +71,7 @@ pub(crate) fn open(
         .cluster()
         .map_or_else(String::new, |it| it.address().to_owned());
     tracing::info!(path = %name, size = geometry.size, client, "opened RBD image");
-    let lock = match readonly {
-        true => Lock::None,
-        false => Lock::Held,
-    };
-    let store = RbdStore::new(image, named.clone(), access.clone(), lock);
-    Ok((store, geometry))
+    Ok((RbdStore::new(image, !readonly), geometry))
 }
 
 /// Names of images that are being opened.

@@ -236,19 +236,6 @@ impl Protections {
         self.states.insert((kept.nsid, kept.uuid), set);
     }
 
-    /// Replaces the saved states of the namespaces with that NSID, which are not being saved. A
-    /// state that ends with the target remains.
-    pub(crate) fn replace(&mut self, nsid: u32, kept: Vec<SavedProtection>) {
-        let is_volatile = |set: &Protected| set.state == WriteProtection::UNTIL_POWER_CYCLE;
-        self.states
-            .retain(|key, set| key.0 != nsid || is_volatile(set));
-        for one in kept {
-            if !self.states.contains_key(&(one.nsid, one.uuid)) {
-                self.restore(one);
-            }
-        }
-    }
-
     /// Forgets the state of namespace `nsid`, or of all, with the next save of each. Returns the
     /// NSIDs of those that have one.
     pub(crate) fn forget(&mut self, nsid: Option<u32>) -> BTreeSet<u32> {

@@ -36,34 +36,6 @@ impl Target {
         }
     }
 
-    /// Replaces what hosts set of the namespaces with that NSID, because another target has served
-    /// and changed them since. Requests that are not saved yet fail. Call it before they are served
-    /// again. False while a save of them is in progress: then nothing changes, and the caller has
-    /// to retry.
-    #[must_use]
-    pub fn replace_settings(&self, subsystem: &Nqn, nsid: u32, saved: SavedSettings) -> bool {
-        let place = (*subsystem, nsid);
-        let mut save_queue = self.shared.save_queue.lock();
-        if save_queue.is_saving(&place) {
-            return false;
-        }
-        let failed = Err(io::Error::other(
-            "another target has changed the namespace meanwhile",
-        ));
-        let mut served = self.shared.served();
-        if let Some(live) = served.live(subsystem) {
-            let before = live.replace_settings(nsid, saved, &failed);
-            self.shared.notify_all(subsystem, &before);
-        } else {
-            let mut waiting = served.waiting.remove(subsystem).unwrap_or_default();
-            let ended = waiting.replace(nsid, saved);
-            served.wait_for(*subsystem, waiting);
-            ended.answer(&failed);
-        }
-        save_queue.cancel(&place, &failed);
-        true
-    }
-
     /// Removes the reservations and registrations of a namespace, as an administrator does. They
     /// end when that has been saved; if it fails, nothing changes. `None` if there are none.
     #[must_use]

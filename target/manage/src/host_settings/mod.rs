@@ -1,5 +1,5 @@
 //! What hosts set of namespaces, across restarts: write protection and reservations. An
-//! administrator changes the state file, and hosts change the records.
+//! administrator changes the state file, and hosts change the records beside it.
 //!
 //! ```text
 //!   a namespace is opened ──► its record is read ──► restored ──► served
@@ -11,57 +11,35 @@
 //! for example because its backing store was missing. It is removed when nothing is set any more,
 //! or when an administrator removes the namespace or its subsystem by name. A configuration
 //! without the namespace does not remove it.
-//!
-//! | backing store | place of the record | it is read |
-//! | --- | --- | --- |
-//! | writable RBD image | RADOS, in the pool of the image | when the image is locked, each time |
-//! | any other | the folder beside the state file | once, before the backing store is opened |
-//!
-//! An image may be served by another gateway in between, which changes its record. What is read
-//! then replaces what this target knew. Each place has a lock of its own, so that an unresponsive
-//! cluster delays no record of the folder.
 
-mod encoding;
 mod keeper;
 mod legacy;
-mod rados;
 mod record;
-mod shared;
 mod store;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use nvmeof_atomic_file::with_ending;
-use nvmeof_backend::Spec;
 use nvmeof_target_core::{ReservationState, SavedSettings, Target};
 use nvmeof_wire::Nqn;
 
-use encoding::Record;
 use keeper::Write;
 pub(crate) use keeper::{Keeper, KeeperHandle};
-use rados::Overdue;
 use record::NamespaceRecord;
 use store::{Folder, StateError, StateStore};
 
-/// The records of all namespaces.
+/// The records of all namespaces, or of none without a state file.
 #[derive(Default)]
 pub(crate) struct Records {
-    /// The folder beside the state file; `None` without one.
-    folder: Option<Home>,
-    /// Whether it only reads, and moves no record from the folder to RADOS.
-    is_readonly: bool,
-    /// Locked briefly. It ranks after the lock of a home, and before those of the target.
+    /// Locked while a record is read or written.
+    store: Mutex<Option<Box<dyn StateStore>>>,
+    /// Locked briefly.
     known: Mutex<Known>,
-    /// Of each client and object. Locked briefly.
-    overdue: Mutex<BTreeMap<String, Weak<Overdue>>>,
 }
-
-/// A place with records, locked while one of them is read or written.
-type Home = Arc<Mutex<dyn StateStore>>;
 
 #[derive(Default)]
 struct Known {
@@ -70,7 +48,7 @@ struct Known {
     /// Why others could not be read at the last attempt.
     unreadable: BTreeMap<Place, String>,
     /// Restored in the target as soon as there is one.
-    unrestored: BTreeMap<Place, SavedSettings>,
+    unrestored: Vec<(Nqn, SavedSettings)>,
     target: Option<Target>,
 }
 
@@ -97,13 +75,7 @@ type Place = (Nqn, u32);
 /// A record as it is stored.
 #[derive(Clone)]
 struct Stored {
-    home: Home,
-    /// Identity of the claim of the image; `None` if it is in the folder.
-    image: Option<u64>,
     version: u64,
-    /// As they were read or written last.
-    bytes: Vec<u8>,
-    /// What is in force.
     record: NamespaceRecord,
     /// Why another one may be stored.
     differs: Option<Differs>,
@@ -120,14 +92,14 @@ enum Differs {
     WriteFailed(String),
 }
 
-/// A record that cannot be read. Displays as cause and remedy.
+/// A record that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("its write protection and reservations are unknown: {error}{remedy}")]
-pub(crate) struct Unreadable {
-    #[source]
-    error: StateError,
-    remedy: String,
-}
+#[error(
+    "its write protection and reservations are unknown: {0}; move this file away, which removes \
+     all write protection and reservations of the namespace, or repair it (an older copy may \
+     permit hosts that were fenced since)"
+)]
+pub(crate) struct Unreadable(#[from] StateError);
 
 /// A namespace whose record cannot be read, or could not be restored after a failed write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,14 +112,11 @@ pub struct UnknownRecord {
     pub why: String,
 }
 
-fn unsettled(why: &str, is_in_folder: bool) -> String {
-    let remedy = match is_in_folder {
-        true => "make the folder writable, it is retried",
-        false => "it is retried",
-    };
+fn unsettled(why: &str) -> String {
     format!(
         "a change could not be saved, nor its record restored: {why}; a restart of the target may \
-         take this change, although its host was told that it failed; {remedy}"
+         take this change, although its host was told that it failed; make the folder writable, \
+         it is retried"
     )
 }
 
@@ -173,81 +142,61 @@ fn prefix_of(subsystem: &Nqn) -> String {
     format!("{plain}-{:08x}.", crc32c::crc32c(text.as_bytes()))
 }
 
-/// Whether the record of a namespace on this backing store is in RADOS: other gateways may open the
-/// image, and one at a time has its lock.
-fn is_shared(spec: &Spec) -> bool {
-    matches!(spec, Spec::Rbd { .. }) && !spec.readonly()
-}
-
-/// Locks a home.
-fn locked(home: &Home) -> MutexGuard<'_, dyn StateStore + 'static> {
-    // A panic of a holder leaves nothing inconsistent.
-    home.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Unreadable {
-    fn of(error: StateError, store: &dyn StateStore, name: &str) -> Self {
-        let remedy = match &error {
-            // They have their remedy, or the target retries.
-            StateError::Cluster { .. } | StateError::Lost { .. } => String::new(),
-            StateError::Changed { .. } | StateError::Damaged { .. } | StateError::System(_) => {
-                format!(
-                    "; {}, which removes all write protection and reservations of the namespace, \
-                     or repair it (an older copy may permit hosts that were fenced since)",
-                    store.removal(name)
-                )
-            }
-        };
-        Self { error, remedy }
-    }
-}
-
 impl Records {
-    /// The records of namespaces. Those of files are beside the state file. The caller has locked
-    /// it, or only reads.
+    /// The records beside the state file. The caller has locked it, or only reads.
     pub(crate) fn beside(state: Option<&Path>) -> Self {
-        Self::of(state.map(|state| home(Folder::at(path_beside(state)))))
+        let folder = state.map(|state| Folder::at(path_beside(state)));
+        Self::of(folder.map(|folder| Box::new(folder) as Box<dyn StateStore>))
     }
 
-    /// The same, without changing any.
-    pub(crate) fn readonly_beside(state: Option<&Path>) -> Self {
+    fn of(store: Option<Box<dyn StateStore>>) -> Self {
         Self {
-            is_readonly: true,
-            ..Self::beside(state)
+            store: Mutex::new(store),
+            known: Mutex::default(),
         }
     }
 
-    fn of(folder: Option<Home>) -> Self {
-        Self {
-            folder,
-            ..Self::default()
-        }
-    }
-
-    /// Reads the record of a namespace that is about to be opened, and restores its settings. Does
-    /// nothing if the record is in RADOS: see [`admit_claimed`](Self::admit_claimed).
+    /// Reads the record of a namespace that is about to be served, and restores its settings.
     ///
     /// # Errors
     /// [`Unreadable`]: then the namespace must not be served.
-    pub(crate) fn admit(&self, subsystem: &str, nsid: u32, spec: &Spec) -> Result<(), Unreadable> {
-        let Some(place) = place(subsystem, nsid).filter(|_| !is_shared(spec)) else {
+    pub(crate) fn admit(&self, subsystem: &str, nsid: u32) -> Result<(), Unreadable> {
+        // Otherwise it is never served.
+        let Ok(subsystem) = Nqn::new(subsystem) else {
             return Ok(());
         };
-        let Some(folder) = &self.folder else {
-            return Ok(());
-        };
-        let is_read = |stored: &Arc<Stored>| stored.image.is_none();
-        if self.known().records.get(&place).is_some_and(is_read) {
+        if self.known().records.contains_key(&(subsystem, nsid)) {
             return Ok(());
         }
-        let read = Stored::read(folder, None, &place);
-        self.adopt(place, read)
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return Ok(());
+        };
+        let read = Stored::read(&mut **store, &subsystem, nsid).map_err(Unreadable);
+        let mut known = self.known();
+        known.unreadable.remove(&(subsystem, nsid));
+        if let Err(error) = &read {
+            known
+                .unreadable
+                .insert((subsystem, nsid), error.to_string());
+        }
+        let (stored, settings) = read?;
+        if known.records.contains_key(&(subsystem, nsid)) {
+            return Ok(());
+        }
+        if known.target.is_some() {
+            stored.record.log_restored();
+        }
+        known.records.insert((subsystem, nsid), Arc::new(stored));
+        match &known.target {
+            Some(target) => target.restore(&subsystem, settings),
+            None => known.unrestored.push((subsystem, settings)),
+        }
+        Ok(())
     }
 
     /// Removes the records of namespace `nsid`, or of all namespaces of the subsystem, which were
     /// not served since the start. The save of the others removes theirs.
-    ///
-    /// A record in RADOS of an image that is not open stays: its place is not known.
     ///
     /// # Errors
     /// [`Unreadable`]: one cannot be read or removed.
@@ -256,13 +205,12 @@ impl Records {
         subsystem: &Nqn,
         nsid: Option<u32>,
     ) -> Result<(), Unreadable> {
-        let Some(folder) = &self.folder else {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
             return Ok(());
         };
-        let mut store = locked(folder);
         let prefix = prefix_of(subsystem);
-        let names = store.names();
-        for name in names.map_err(|error| Unreadable::of(error, &*store, ""))? {
+        for name in store.names().map_err(Unreadable)? {
             let of = name
                 .strip_prefix(&prefix)
                 .and_then(|rest| rest.parse().ok());
@@ -270,9 +218,9 @@ impl Records {
                 continue;
             };
             if !self.known().records.contains_key(&(*subsystem, of)) {
-                let parsed = Parsed::read(&mut *store, &(*subsystem, of));
-                let removed = parsed.and_then(|it| store.replace(&name, it.version, b""));
-                removed.map_err(|error| Unreadable::of(error, &*store, &name))?;
+                let (stored, _) = Stored::read(&mut **store, subsystem, of).map_err(Unreadable)?;
+                let removed = store.replace(&name, stored.version, b"");
+                removed.map_err(Unreadable)?;
             }
         }
         Ok(())
@@ -281,7 +229,7 @@ impl Records {
     /// Restores in `target` what was read so far, and what is read from now on.
     pub(crate) fn restore_in(&self, target: &Target) {
         let mut known = self.known();
-        for ((subsystem, _), settings) in std::mem::take(&mut known.unrestored) {
+        for (subsystem, settings) in std::mem::take(&mut known.unrestored) {
             target.restore(&subsystem, settings);
         }
         known
@@ -291,15 +239,12 @@ impl Records {
         known.target = Some(target.clone());
     }
 
-    /// Lets hosts change what is kept here. `None` if nothing is kept: there is neither a state
-    /// file nor an image among `specs`.
-    pub(crate) fn keeper<'a>(
-        self: &Arc<Self>,
-        target: &Target,
-        mut specs: impl Iterator<Item = &'a Spec>,
-    ) -> Option<Keeper<Arc<Self>>> {
-        let keeps = self.folder.is_some() || specs.any(is_shared);
-        keeps.then(|| Keeper::of(Arc::clone(self), target))
+    /// Lets hosts change what is kept here. `None` if nothing is kept.
+    pub(crate) fn keeper(self: &Arc<Self>, target: &Target) -> Option<Keeper<Arc<Self>>> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store
+            .is_some()
+            .then(|| Keeper::of(Arc::clone(self), target))
     }
 
     /// All reservations that are saved, by subsystem and NSID.
@@ -321,7 +266,7 @@ impl Records {
             let Some(Differs::WriteFailed(why)) = &stored.differs else {
                 return None;
             };
-            Some((place, unsettled(why, stored.image.is_none())))
+            Some((place, unsettled(why)))
         });
         let all = unreadable.chain(unsettled);
         let all = all.map(|((subsystem, nsid), why)| UnknownRecord {
@@ -338,30 +283,16 @@ impl Records {
     }
 }
 
-impl Known {
-    /// Replaces what is known of a record, unless its namespace was opened from another place
-    /// meanwhile.
-    fn update(&mut self, place: Place, stored: Stored) {
-        if let Some(known) = self.records.get_mut(&place)
-            && Arc::ptr_eq(&known.home, &stored.home)
-        {
-            *known = Arc::new(stored);
-        }
-    }
-}
-
 impl Write for Arc<Records> {
     fn write(&mut self, subsystem: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return Ok(());
+        };
         let place = (*subsystem, nsid);
         // Hosts change namespaces that were opened.
         let before = self.known().records.get(&place).cloned();
-        let before = before.ok_or_else(|| match &self.folder {
-            Some(_) => io::Error::other("the record was not read"),
-            None => io::Error::other(
-                "nothing is saved of this namespace without a state file: set control.state",
-            ),
-        })?;
-        let mut store = locked(&before.home);
+        let before = before.ok_or_else(|| io::Error::other("the record was not read"))?;
         let (was, now) = (Some(&before.record), SystemTime::now());
         let record = NamespaceRecord::of((subsystem, nsid), settings, was, now);
         if record == before.record && before.differs.is_none() {
@@ -373,9 +304,9 @@ impl Write for Arc<Records> {
         };
         // Unless this write ends.
         let mut before = Stored::clone(&before);
-        let differed = before.differs.replace(Differs::Writing);
-        self.known().update(place, before.clone());
-        let put = stored.put(&mut *store, &place);
+        before.differs = Some(Differs::Writing);
+        self.known().records.insert(place, Arc::new(before.clone()));
+        let put = stored.put(&mut **store, &place);
         let stored = match &put {
             Ok(()) => {
                 stored.record.log_changes(&before.record);
@@ -384,104 +315,74 @@ impl Write for Arc<Records> {
             Err(error) => {
                 tracing::error!(%subsystem, nsid, "cannot save what a host set: {error}");
                 // Hosts learn that nothing changed. The new record may be in place all the same.
-                before.revert(&mut *store, &place, error, differed);
+                if let Err(error) = before.put(&mut **store, &place) {
+                    before.differs = Some(Differs::WriteFailed(error.to_string()));
+                }
                 before
             }
         };
-        self.known().update(place, stored);
+        self.known().records.insert(place, Arc::new(stored));
         put.map_err(io::Error::other)
     }
 
     fn retry(&mut self) -> bool {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = store.as_mut() else {
+            return false;
+        };
         let mut records = self.known().records.clone();
         let is_unsure = |differs: &Differs| !matches!(differs, Differs::Restarted);
         records.retain(|_, stored| stored.differs.as_ref().is_some_and(is_unsure));
         let mut is_left = false;
         for (place, stored) in records {
             let mut stored = Stored::clone(&stored);
-            let home = Arc::clone(&stored.home);
-            let put = stored.put(&mut *locked(&home), &place);
-            match put {
+            match stored.put(&mut **store, &place) {
                 Ok(()) => {
                     let (subsystem, nsid) = place;
                     tracing::info!(%subsystem, nsid, "wrote the record that could not be restored");
                 }
-                // It is read when the image is opened again.
-                Err(StateError::Lost { .. }) => stored.differs = None,
                 Err(error) => {
                     stored.differs = Some(Differs::WriteFailed(error.to_string()));
                     is_left = true;
                 }
             }
-            self.known().update(place, stored);
+            self.known().records.insert(place, Arc::new(stored));
         }
         is_left
     }
 }
 
-/// A record as it was read.
-struct Parsed {
-    version: u64,
-    bytes: Vec<u8>,
-    record: NamespaceRecord,
-    settings: SavedSettings,
-}
-
-impl Parsed {
-    fn read(store: &mut dyn StateStore, (subsystem, nsid): &Place) -> Result<Self, StateError> {
-        let name = name_of(subsystem, *nsid);
-        let Record { version, bytes } = store.read(&name)?;
-        let (record, settings) = match version {
+impl Stored {
+    fn read(
+        store: &mut dyn StateStore,
+        subsystem: &Nqn,
+        nsid: u32,
+    ) -> Result<(Self, SavedSettings), StateError> {
+        let name = name_of(subsystem, nsid);
+        let found = store.read(&name)?;
+        let (record, settings) = match found.version {
             0 => {
                 let settings = SavedSettings::default();
                 let now = SystemTime::UNIX_EPOCH;
-                let record = NamespaceRecord::of((subsystem, *nsid), &settings, None, now);
+                let record = NamespaceRecord::of((subsystem, nsid), &settings, None, now);
                 (record, settings)
             }
             _ => {
-                let parsed = NamespaceRecord::parse(&bytes, subsystem, *nsid);
-                parsed.map_err(|why| {
+                let parsed = NamespaceRecord::parse(&found.bytes, subsystem, nsid);
+                let (record, mut settings) = parsed.map_err(|why| {
                     let place = store.place(&name);
                     StateError::Damaged { place, why }
-                })?
+                })?;
+                // Others end with the loss of power that a restart is.
+                let all = &mut settings.reservations;
+                all.retain(|one| one.state.reservations.persists());
+                (record, settings)
             }
         };
-        Ok(Self {
-            version,
-            bytes,
-            record,
-            settings,
-        })
-    }
-}
-
-impl Stored {
-    /// Reads a record. Also returns what is to be restored.
-    fn read(
-        home: &Home,
-        image: Option<u64>,
-        place: &Place,
-    ) -> Result<(Self, SavedSettings), Unreadable> {
-        let mut store = locked(home);
-        let parsed = Parsed::read(&mut *store, place);
-        let (subsystem, nsid) = (&place.0, place.1);
-        let name = name_of(subsystem, nsid);
-        let Parsed {
-            version,
-            bytes,
-            record,
-            mut settings,
-        } = parsed.map_err(|error| Unreadable::of(error, &*store, &name))?;
-        // Others end with the loss of power that a restart is.
-        let all = &mut settings.reservations;
-        all.retain(|one| one.state.reservations.persists());
         let now = SystemTime::now();
         let restored = NamespaceRecord::of((subsystem, nsid), &settings, Some(&record), now);
         let stored = Self {
-            home: Arc::clone(home),
-            image,
-            version,
-            bytes,
+            version: found.version,
             differs: (restored != record).then_some(Differs::Restarted),
             record: restored,
         };
@@ -500,39 +401,9 @@ impl Stored {
             Some(Differs::Writing | Differs::WriteFailed(_)) => store.overwrite(&name, &bytes)?,
             Some(Differs::Restarted) | None => store.replace(&name, self.version, &bytes)?,
         };
-        (self.bytes, self.differs) = (bytes, None);
+        self.differs = None;
         Ok(())
     }
-
-    /// Stores it again, after another one was not written because of `error`. Before that, it
-    /// `differed`.
-    fn revert(
-        &mut self,
-        store: &mut dyn StateStore,
-        place: &Place,
-        error: &StateError,
-        differed: Option<Differs>,
-    ) {
-        match error {
-            // What is stored now is of another writer. It is read when the image is opened again.
-            StateError::Lost { .. } => self.differs = None,
-            StateError::Changed { .. } if self.image.is_some() => self.differs = differed,
-            _ => {
-                if let Err(error) = self.put(store, place) {
-                    self.differs = Some(Differs::WriteFailed(error.to_string()));
-                }
-            }
-        }
-    }
-}
-
-/// The namespace of a record; `None` if it is never served.
-fn place(subsystem: &str, nsid: u32) -> Option<Place> {
-    Some((Nqn::new(subsystem).ok()?, nsid))
-}
-
-fn home(store: impl StateStore + 'static) -> Home {
-    Arc::new(Mutex::new(store))
 }
 
 #[cfg(test)]

@@ -13,8 +13,6 @@ use nvmeof_wire::reservation::ReservationType;
 
 use super::*;
 
-mod shared;
-
 const UUID: [u8; 16] = [1; 16];
 
 fn nqn() -> Nqn {
@@ -64,11 +62,6 @@ fn reserved(kind: ReservationType) -> SavedSettings {
     }
 }
 
-/// Admits a namespace on a file.
-fn admit(records: &Records, subsystem: &Nqn, nsid: u32) -> Result<(), Unreadable> {
-    records.admit(subsystem.as_str(), nsid, &"/dev/null".parse().unwrap())
-}
-
 struct Scene {
     folder: tempfile::TempDir,
     records: Arc<Records>,
@@ -79,7 +72,7 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let records = Arc::new(Records::beside(Some(&folder.path().join("state.json"))));
         for nsid in [1, 2] {
-            admit(&records, &nqn(), nsid).unwrap();
+            records.admit(nqn().as_str(), nsid).unwrap();
         }
         Self { folder, records }
     }
@@ -108,9 +101,9 @@ impl Scene {
         let records = Records::beside(Some(&self.state()));
         let mut all = SavedSettings::default();
         for nsid in [1, 2] {
-            admit(&records, &nqn(), nsid)?;
+            records.admit(nqn().as_str(), nsid)?;
         }
-        for ((subsystem, _), settings) in std::mem::take(&mut records.known().unrestored) {
+        for (subsystem, settings) in std::mem::take(&mut records.known().unrestored) {
             assert_eq!(subsystem, nqn());
             all.protected.extend(settings.protected);
             all.reservations.extend(settings.reservations);
@@ -216,7 +209,7 @@ struct Unsure {
 }
 
 impl StateStore for Unsure {
-    fn read(&mut self, name: &str) -> Result<Record, StateError> {
+    fn read(&mut self, name: &str) -> Result<store::Record, StateError> {
         self.folder.read(name)
     }
 
@@ -239,10 +232,6 @@ impl StateStore for Unsure {
     fn place(&self, name: &str) -> String {
         self.folder.place(name)
     }
-
-    fn removal(&self, name: &str) -> String {
-        self.folder.removal(name)
-    }
 }
 
 /// Of namespaces that are disabled, for example.
@@ -252,11 +241,11 @@ fn records_that_were_not_read_are_removed_by_name() {
     let similar = Nqn::new("nqn.2026-11.org.example:disk2").unwrap();
     let all = protected(&[1, 2]);
     scene.write(&all).unwrap();
-    admit(&scene.records, &similar, 1).unwrap();
+    scene.records.admit(similar.as_str(), 1).unwrap();
     scene.records.write(&similar, 1, &protected(&[1])).unwrap();
     let restarted = || Records::beside(Some(&scene.state()));
     let records = restarted();
-    admit(&records, &nqn(), 2).unwrap();
+    records.admit(nqn().as_str(), 2).unwrap();
     records.remove_unread(&nqn(), None).unwrap();
     assert_eq!(scene.restored().unwrap(), protected(&[2]), "one was read");
     restarted().remove_unread(&nqn(), Some(1)).unwrap();
@@ -271,8 +260,8 @@ fn records_that_were_not_read_are_removed_by_name() {
     restarted().remove_unread(&nqn(), None).unwrap();
     assert_eq!(scene.restored().unwrap(), SavedSettings::default());
     let left = restarted();
-    admit(&left, &similar, 1).unwrap();
-    assert_eq!(left.known().unrestored[&(similar, 1)], protected(&[1]));
+    left.admit(similar.as_str(), 1).unwrap();
+    assert_eq!(left.known().unrestored[0].1, protected(&[1]));
 }
 
 #[test]
@@ -284,11 +273,11 @@ fn record_that_was_replaced_although_that_failed_is_put_back() {
         folder: Folder::at(path_beside(&scene.state())),
         fails: Arc::clone(&fails),
     };
-    scene.records = Arc::new(Records::of(Some(home(store))));
+    scene.records = Arc::new(Records::of(Some(Box::new(store))));
     let absent = scene.records.write(&nqn(), 1, &SavedSettings::default());
     assert!(absent.unwrap_err().to_string().contains("was not read"));
     for nsid in [1, 2] {
-        admit(&scene.records, &nqn(), nsid).unwrap();
+        scene.records.admit(nqn().as_str(), nsid).unwrap();
     }
     for settings in [
         SavedSettings::default(),
@@ -310,18 +299,18 @@ fn damaged_record_concerns_its_namespace_alone() {
     for damage in [&b""[..], b"{}", &text[..text.len() - 1]] {
         fs::write(scene.file(1), damage).unwrap();
         let records = Records::beside(Some(&scene.state()));
-        let error = admit(&records, &nqn(), 1).unwrap_err().to_string();
+        let error = records.admit(nqn().as_str(), 1).unwrap_err().to_string();
         let words = [
             "is damaged",
             "state.json.namespaces/",
             "move this file away",
         ];
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
-        admit(&records, &nqn(), 2).unwrap();
-        assert!(admit(&records, &nqn(), 1).is_err(), "still");
+        records.admit(nqn().as_str(), 2).unwrap();
+        assert!(records.admit(nqn().as_str(), 1).is_err(), "still");
         assert_eq!(records.unknown()[0].why, error);
         fs::write(scene.file(1), &text).unwrap();
-        admit(&records, &nqn(), 1).unwrap();
+        records.admit(nqn().as_str(), 1).unwrap();
         assert_eq!(records.unknown(), []);
     }
     // A valid record of another namespace.

@@ -114,10 +114,6 @@ impl Manager {
                 lost.geometry.block_size.bytes()
             ));
         }
-        // Another gateway may have served the image meanwhile.
-        if let Err(error) = self.records.admit_claimed(nqn, nsid, &claim) {
-            return refused(format!("namespace {nsid} of {nqn}: {error}"));
-        }
         let Some(number) = state.pool.number() else {
             return refused("too many backing stores are open".to_owned());
         };
@@ -134,7 +130,6 @@ impl Manager {
     /// Checks the size of every backing store, and examines those that `failed`. Returns whether
     /// anything changed.
     pub fn check_stores(&self, failed: &BTreeMap<u32, IoError>) -> bool {
-        self.release_removed(super::REMOVED);
         // Without the lock: a device may be slow to respond.
         let stores = self.snapshot().stores;
         let (mut gone, mut resized) = (BTreeMap::new(), BTreeMap::new());
@@ -300,8 +295,6 @@ impl Manager {
     /// The state, once failed backing stores are closed: until then they hold the file lock that
     /// opening them again requires. The wait is limited, because one may be unresponsive.
     pub(super) fn settled(&self) -> Changing<'_> {
-        // The next change may open them again.
-        self.release_removed(Duration::ZERO);
         let until = Instant::now() + CLOSING;
         loop {
             let mut state = self.lock();

@@ -25,10 +25,9 @@ mod unlinked;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvmeof_backend::Claim;
 use nvmeof_target_core::{Applied, AuthenticationSpec, Model, SaveError, Target};
 use nvmeof_wire::Nqn;
 
@@ -73,8 +72,6 @@ pub struct Manager {
     remembered: Remembered,
     /// What hosts set.
     records: Arc<Records>,
-    /// Removed images, and since when: see [`keep_removed`](Self::keep_removed).
-    removed: Mutex<Vec<(Instant, Claim)>>,
 }
 
 /// The part of the state that the next configuration is compared with.
@@ -110,10 +107,6 @@ pub enum KeysToRead {
 /// How long the removal of a namespace waits until the removal of what hosts set is saved.
 pub const FORGET: Duration = Duration::from_secs(10);
 
-/// How long a removed image stays open at least. It is closed with the next check of the backing
-/// stores.
-const REMOVED: Duration = Duration::from_secs(1);
-
 /// Why write protection and reservations of hosts may still exist.
 #[derive(Debug, thiserror::Error)]
 pub enum ForgetError {
@@ -125,7 +118,7 @@ pub enum ForgetError {
     Unreadable(String),
     /// The record is not written yet.
     #[error(
-        "its record, beside `control.state` or in RADOS, was not written within {} s; it may \
+        "its record, in the folder beside `control.state`, was not written within {} s; it may \
          still be written",
         FORGET.as_secs()
     )]
@@ -171,7 +164,6 @@ impl Manager {
             listeners: Mutex::default(),
             remembered,
             records,
-            removed: Mutex::default(),
         }
     }
 
@@ -199,7 +191,6 @@ impl Manager {
     /// # Errors
     /// [`ConfigError`] names file, line and key.
     pub fn plan_with(&self, config: &Config, files: &KeysToRead) -> Result<Plan, ConfigError> {
-        self.release_removed(Duration::ZERO);
         let mut state = self.lock();
         let served = self.target.model();
         let Checked {
@@ -260,7 +251,6 @@ impl Manager {
         let mut disconnected = applied.disconnected;
         disconnected.extend(served_ports.close_removed(&self.reactors));
         let closing = self.reactors.close(&stores.gone);
-        self.keep_removed(stores.gone);
         let mut remarks = stores.remarks;
         remarks.extend(on_unusual_names(&unusual));
         remarks.extend(state.remarks_on_hosts(config, files));
@@ -316,29 +306,8 @@ impl Manager {
     ) -> Result<(), ForgetError> {
         let save = self.target.forget_settings(subsystem, nsid);
         let others = self.records.remove_unread(subsystem, nsid);
-        let saved = save.wait(most);
-        self.release_removed(Duration::ZERO);
-        saved.ok_or(ForgetError::NotYet)??;
+        save.wait(most).ok_or(ForgetError::NotYet)??;
         others.map_err(|error| ForgetError::Unreadable(error.to_string()))
-    }
-
-    /// Keeps removed images open for [`REMOVED`], and thus their locks: an administrator who
-    /// removed a namespace also removes its record, which only the owner of the lock may.
-    fn keep_removed(&self, gone: Vec<(u32, Claim)>) {
-        let images = gone.into_iter().map(|(_, claim)| claim);
-        let images = images.filter(|claim| claim.records().is_some());
-        self.removed()
-            .extend(images.map(|claim| (Instant::now(), claim)));
-    }
-
-    /// Closes removed images that were kept for that time.
-    fn release_removed(&self, kept: Duration) {
-        self.removed().retain(|(since, _)| since.elapsed() < kept);
-    }
-
-    fn removed(&self) -> MutexGuard<'_, Vec<(Instant, Claim)>> {
-        // A panic of a holder leaves nothing inconsistent.
-        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current model.

@@ -235,11 +235,6 @@ impl Pool {
         &self.stores
     }
 
-    /// Their specifications, in this order.
-    pub(crate) fn specs(&self) -> impl Iterator<Item = &Spec> {
-        self.stores.iter().map(|store| &store.configured.spec)
-    }
-
     /// The open ones, with their numbers.
     pub(crate) fn claims(&self) -> Vec<(u32, Claim)> {
         let all = self.stores.iter();
@@ -322,8 +317,8 @@ impl Pool {
         kept: Option<NamespaceStore>,
         prepared: &mut Prepared,
     ) -> Result<NamespaceStore, ConfigError> {
-        let open = kept.as_ref().and_then(NamespaceStore::claim);
-        let admitted = self.admit(config, at, configured, open);
+        let admitted = self.records.admit(&configured.nqn, configured.nsid);
+        let admitted = admitted.map_err(|error| unreadable(config, at, &error));
         let (claim, spec) = match kept {
             // A size that cannot be served does not prevent other changes.
             Some(NamespaceStore {
@@ -345,7 +340,7 @@ impl Pool {
                 }
             },
             _ => match (
-                admitted.and_then(|()| self.take_and_admit(config, at, configured, &prepared.next)),
+                admitted.and_then(|()| self.take(config, at, configured, &prepared.next)),
                 self.lost(configured),
             ) {
                 (Ok(taken), None) => taken,
@@ -384,27 +379,6 @@ impl Pool {
         })
     }
 
-    /// Reads the record of the namespace at index `at`, which has `open` open.
-    fn admit(
-        &self,
-        config: &Config,
-        at: usize,
-        configured: &ConfiguredStore,
-        open: Option<&Claim>,
-    ) -> Result<(), ConfigError> {
-        let ConfiguredStore {
-            nqn, nsid, spec, ..
-        } = configured;
-        let admitted = match open {
-            // Whatever the configuration says of it now.
-            Some(claim) if claim.records().is_some() => {
-                self.records.admit_claimed(nqn, *nsid, claim)
-            }
-            _ => self.records.admit(nqn, *nsid, spec),
-        };
-        admitted.map_err(|error| unreadable(config, at, &error))
-    }
-
     /// The backing store of that namespace, if its path is the same and it is not available.
     fn lost(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
         let mut lost = self.stores.iter().filter(|store| store.claim().is_none());
@@ -435,19 +409,6 @@ impl Pool {
             }
         }
         kept
-    }
-
-    /// [`take`](Self::take), and reads the record of the namespace if the backing store has it.
-    fn take_and_admit(
-        &self,
-        config: &Config,
-        at: usize,
-        configured: &ConfiguredStore,
-        others: &[NamespaceStore],
-    ) -> Result<(Claim, Spec), ConfigError> {
-        let (claim, spec) = self.take(config, at, configured, others)?;
-        self.admit(config, at, configured, Some(&claim))?;
-        Ok((claim, spec))
     }
 
     /// Opens and locks the backing store of the namespace at index `at`; `others` are those of

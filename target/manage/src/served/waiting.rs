@@ -20,12 +20,12 @@ use super::awaited_keys::{AwaitedKey, ReadKeys};
 use super::drain::Drained;
 use super::pool::{NamespaceStore, StoreState};
 use super::{Manager, State};
-use crate::host_settings::{Records, Unreadable};
+use crate::host_settings::Records;
 use crate::open::{self, open_error};
 use crate::ports::Port;
 use crate::waits::WaitReason;
 use nvmeof_target_address::port_address;
-use nvmeof_target_config::{ConfigError, ConfiguredStore, HostKey};
+use nvmeof_target_config::{ConfigError, HostKey};
 
 /// An object that waits. Displays as a name that does not change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -239,14 +239,9 @@ impl Manager {
 impl NamespaceStore {
     /// Opens and locks the backing store, if it suits the namespace that hosts know.
     fn try_claim(&self, records: &Records) -> Result<Claim, NotServed> {
-        let ConfiguredStore {
-            nqn, nsid, spec, ..
-        } = &self.configured;
-        let unreadable = |error: Unreadable| NotServed::Invalid(error.to_string());
-        records.admit(nqn, *nsid, spec).map_err(unreadable)?;
+        let admitted = records.admit(&self.configured.nqn, self.configured.nsid);
+        admitted.map_err(|error| NotServed::Invalid(error.to_string()))?;
         let claim = open::take(&self.configured).map_err(NotServed::Open)?;
-        let admitted = records.admit_claimed(nqn, *nsid, &claim);
-        admitted.map_err(unreadable)?;
         let fits = self
             .waiting()
             .map_or(Ok(()), |awaited| awaited.check(&claim));
