@@ -34,7 +34,7 @@ pub(super) fn acquire(image: &Image) -> Result<(), RbdRefusal> {
         }
         let cluster = image.cluster();
         if let Some(cluster) = &cluster {
-            // Before the lock is broken: librbd would do it for an hour, and the first entry counts.
+            // Before the lock is broken: librbd would do it for an hour. The first entry counts.
             cluster.blocklist(&owner, EXPIRY)?;
         }
         match image.break_lock(&owner) {
