@@ -12,6 +12,7 @@ mod buffers;
 pub mod cpus;
 mod fault_counts;
 pub mod files;
+pub mod ha;
 pub mod host_settings;
 mod lineage;
 mod old_keys;

@@ -44,6 +44,7 @@ pub use resize::{ResizeNamespaceError, ResizeRequest};
 pub use waiting::{Waiting, WaitingObject};
 
 use crate::fault_counts::FaultCounts;
+use crate::ha::HaControl;
 use crate::host_settings::Records;
 use crate::open::model_of;
 use crate::ports::Port;
@@ -72,6 +73,8 @@ pub struct Manager {
     remembered: Remembered,
     /// What hosts set.
     records: Arc<Records>,
+    /// High availability, if it is configured.
+    ha: Option<HaControl>,
 }
 
 /// The part of the state that the next configuration is compared with.
@@ -164,7 +167,14 @@ impl Manager {
             listeners: Mutex::default(),
             remembered,
             records,
+            ha: None,
         }
+    }
+
+    /// High availability; `None` without `[ha]`.
+    #[must_use]
+    pub fn ha(&self) -> Option<&HaControl> {
+        self.ha.as_ref()
     }
 
     /// Waits for `unread` keys, which were not read at the start.
