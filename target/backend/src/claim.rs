@@ -14,7 +14,7 @@ use crate::file::FileBackend;
 use crate::losses::{Losses, RunningSync};
 use crate::null::NullBackend;
 use crate::ram::{RamBackend, RamStore};
-use crate::rbd::{self, RbdBackend, RbdStore};
+use crate::rbd::{self, Mode, Pass, RbdBackend, RbdClients, RbdStore};
 use crate::{
     Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, RbdRefusal, Spec, StorageId,
     polling, probe,
@@ -50,8 +50,11 @@ struct Claimed {
     losses: Arc<Losses>,
     /// Queries to the file, shared by all sizes.
     questions: Arc<Queries>,
+    /// Whether operations may start; `None`: always.
+    pass: Option<Pass>,
 }
 
+#[derive(Clone)]
 enum Source {
     File(Arc<Opened>),
     Ram(Arc<RamStore>),
@@ -70,6 +73,19 @@ impl Claim {
     /// # Errors
     /// [`OpenError`], whose message contains the remedy.
     pub fn take(spec: &Spec, block_size: Option<BlockSize>) -> Result<Self, OpenError> {
+        Self::take_through(spec, block_size, None)
+    }
+
+    /// As [`take`](Self::take), but opens a writable RBD image through `clients`, whose permission
+    /// it has: see [`in_period`](Self::in_period).
+    ///
+    /// # Errors
+    /// [`OpenError`], as `take`.
+    pub fn take_through(
+        spec: &Spec,
+        block_size: Option<BlockSize>,
+        clients: Option<&RbdClients>,
+    ) -> Result<Self, OpenError> {
         let name: Arc<str> = spec.to_string().into();
         let (geometry, source) = match spec {
             Spec::File { path, readonly } => {
@@ -92,7 +108,11 @@ impl Claim {
                 access,
                 readonly,
             } => {
-                let (store, geometry) = rbd::open(&name, image, access, *readonly, block_size)?;
+                let mode = match (readonly, clients) {
+                    (true, _) => Mode::ReadOnly,
+                    (false, clients) => Mode::Writable(clients.cloned()),
+                };
+                let (store, geometry) = rbd::open(&name, image, access, mode, block_size)?;
                 (geometry, Source::Rbd(store))
             }
         };
@@ -112,8 +132,33 @@ impl Claim {
                 storage,
                 losses,
                 questions: Arc::default(),
+                pass: clients.map(|clients| clients.gate().pass()),
             }),
         })
+    }
+
+    /// The same claim with the permission of the present period of `clients`
+    /// ([`RbdClients::permit`]). Commands that wait for a backing store which was opened from
+    /// another one do not start on this one.
+    #[must_use]
+    pub fn in_period(&self, clients: &RbdClients) -> Self {
+        let geometry = self.geometry().clone();
+        let pass = Some(clients.gate().pass());
+        self.with(geometry, pass)
+    }
+
+    /// The geometry that [`take`](Self::take) of an RBD image would return. Another client may
+    /// have its lock. Refuses images that `take` would refuse.
+    ///
+    /// # Errors
+    /// [`OpenError`], as `take`.
+    pub fn examine(spec: &Spec, block_size: Option<BlockSize>) -> Result<Geometry, OpenError> {
+        match spec {
+            Spec::Rbd { image, access, .. } => {
+                rbd::standby(&spec.to_string().into(), image, access, block_size)
+            }
+            _ => Self::take(spec, block_size).map(|claim| claim.geometry().clone()),
+        }
     }
 
     /// As [`take`](Self::take), for a device that is polled for completions (`IOPOLL`)
@@ -195,44 +240,50 @@ impl Claim {
     /// # Errors
     /// [`OpenError`] when that size cannot be served.
     pub fn with_size(&self, size: u64) -> Result<Self, OpenError> {
+        let mut geometry = self.geometry().clone();
+        geometry.size = size;
+        if let Source::Ram(_) | Source::Null = self.inner.source {
+            return Ok(self.clone());
+        }
+        probe::servable(self.name(), size, geometry.block_size)?;
+        if let Source::File(file) = &self.inner.source {
+            // Other properties of a resized device may have changed as well.
+            let frees = geometry.deallocate_zeroes;
+            geometry.hints = Hints::of(file, geometry.block_size, frees, geometry.direct);
+        }
+        Ok(self.with(geometry, self.inner.pass.clone()))
+    }
+
+    /// A claim of the same backing store.
+    fn with(&self, geometry: Geometry, pass: Option<Pass>) -> Self {
         let Claimed {
             identity,
             polled,
             name,
-            geometry,
+            geometry: _,
             source,
-            storage: _,
+            storage,
             losses,
             questions,
+            pass: _,
         } = &*self.inner;
-        let mut geometry = geometry.clone();
-        geometry.size = size;
-        let (source, storage) = match source {
-            Source::File(file) => {
-                probe::servable(name, size, geometry.block_size)?;
-                // Other properties of a resized device may have changed as well.
-                let frees = geometry.deallocate_zeroes;
-                geometry.hints = Hints::of(file, geometry.block_size, frees, geometry.direct);
-                (Source::File(Arc::clone(file)), storage_of(file, &geometry))
-            }
-            Source::Rbd(store) => {
-                probe::servable(name, size, geometry.block_size)?;
-                (Source::Rbd(Arc::clone(store)), None)
-            }
-            Source::Ram(_) | Source::Null => return Ok(self.clone()),
+        let storage = match source {
+            Source::File(file) => storage_of(file, &geometry),
+            _ => *storage,
         };
-        Ok(Self {
+        Self {
             inner: Arc::new(Claimed {
                 identity: *identity,
                 polled: *polled,
                 name: Arc::clone(name),
                 geometry,
-                source,
+                source: source.clone(),
                 storage,
                 losses: Arc::clone(losses),
                 questions: Arc::clone(questions),
+                pass,
             }),
-        })
+        }
     }
 
     /// The file or block device; `None` for others.
@@ -327,6 +378,7 @@ impl Claim {
             source,
             polled,
             losses,
+            pass,
             ..
         } = &*self.inner;
         let (name, geometry) = (Arc::clone(name), geometry.clone());
@@ -340,7 +392,9 @@ impl Claim {
             }
             Source::Ram(store) => Box::new(RamBackend::new(Arc::clone(store), name, geometry)),
             Source::Null => Box::new(NullBackend::new(name, geometry)),
-            Source::Rbd(store) => Box::new(RbdBackend::open(ring, store, name, geometry)),
+            Source::Rbd(store) => {
+                Box::new(RbdBackend::open(ring, store, name, geometry, pass.clone()))
+            }
         })
     }
 }

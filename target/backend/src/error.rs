@@ -41,6 +41,9 @@ pub enum IoErrorKind {
     /// executed any more, and the other client serves the same data.
     #[error("the cluster has blocklisted this client")]
     Fenced,
+    /// Another gateway serves the same data, or is about to.
+    #[error("this gateway does not serve it at present")]
+    Standby,
     /// The backing store is read-only.
     #[error("the backing store is read-only")]
     ReadOnly,

@@ -40,7 +40,7 @@ pub use hints::Hints;
 pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
-pub use rbd::release_images;
+pub use rbd::{RbdClients, release_images};
 pub use rbd_refusal::RbdRefusal;
 pub use request::{Done, Op, RefusalReason, Refused, Request};
 pub use resize::ResizeError;

@@ -6,6 +6,7 @@
 //! stable storage.
 
 mod backend;
+mod clients;
 mod lock;
 mod opening;
 
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 use nvmeof_ceph::{CephError, Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
-pub(crate) use opening::open;
+pub(crate) use clients::Pass;
+pub use clients::RbdClients;
+pub(crate) use opening::{Mode, open, standby};
 
 use crate::{Geometry, RbdRefusal};
 

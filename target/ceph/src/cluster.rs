@@ -28,6 +28,8 @@ pub(crate) struct Handle {
     address: String,
     /// Whether it opens no more images.
     is_retired: AtomicBool,
+    /// Whether an image was not closed properly.
+    failed_to_close: AtomicBool,
 }
 
 // SAFETY: librados permits calls with one handle from any thread (librados.h: "A handle for
@@ -130,6 +132,7 @@ impl Cluster {
             fsid,
             address,
             is_retired: AtomicBool::new(false),
+            failed_to_close: AtomicBool::new(false),
         };
         Ok(Self {
             handle: Arc::new(handle),
@@ -168,6 +171,18 @@ impl Cluster {
     /// image next connects as another client.
     pub fn retire(&self) {
         self.handle.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    /// Number of pools, images and other clones that use it. An image counts until it is closed.
+    #[must_use]
+    pub fn uses(&self) -> usize {
+        Arc::strong_count(&self.handle).saturating_sub(1)
+    }
+
+    /// Whether closing an image failed, so that an operation of it may still take effect.
+    #[must_use]
+    pub fn has_failed_to_close(&self) -> bool {
+        self.handle.failed_to_close.load(Ordering::Acquire)
     }
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {
@@ -215,6 +230,13 @@ impl Cluster {
         // SAFETY: a connected handle.
         let result = unsafe { (functions.rados_wait_for_latest_osdmap)(raw) };
         check("rados_wait_for_latest_osdmap", "", result).map(drop)
+    }
+}
+
+impl Handle {
+    /// An image was not closed properly.
+    pub(crate) fn fail_to_close(&self) {
+        self.failed_to_close.store(true, Ordering::Release);
     }
 }
 

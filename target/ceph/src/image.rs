@@ -317,6 +317,9 @@ impl Closing {
         if closed < 0 {
             let errno = errno_of(closed.into());
             tracing::warn!("{name}: not closed properly: {errno}; a lock of it may remain");
+            if let Some(pool) = &*self.pool {
+                pool.cluster.fail_to_close();
+            }
         }
         drop(ManuallyDrop::into_inner(self.pool));
     }

@@ -119,6 +119,8 @@ pub enum Executed {
     Gone,
     /// Another target has taken over the storage, and serves the same data.
     Fenced,
+    /// Another gateway serves the namespace, or is about to.
+    Standby,
     /// An I/O error.
     Failed,
 }
@@ -136,6 +138,7 @@ impl Executed {
             // Base 2.1, Path Related Status: an error of this controller only. Hosts send the
             // command again over another path.
             (Self::Fenced, _) => Status::INTERNAL_PATH_ERROR,
+            (Self::Standby, _) => Status::ANA_INACCESSIBLE,
             (Self::Failed, IoKind::Read | IoKind::Compare | IoKind::Fetch { .. }) => {
                 Status::UNRECOVERED_READ_ERROR
             }

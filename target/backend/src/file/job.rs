@@ -173,7 +173,8 @@ impl Job {
             IoErrorKind::NoSpace
             | IoErrorKind::ReadOnly
             | IoErrorKind::OutOfRange
-            | IoErrorKind::Limits => false,
+            | IoErrorKind::Limits
+            | IoErrorKind::Standby => false,
         }
     }
 

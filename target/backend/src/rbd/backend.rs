@@ -7,7 +7,7 @@ use nvmeof_ceph::{Call, Done as Completed, NotStarted, Queue};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use super::{RbdStore, retire};
+use super::{Pass, RbdStore, retire};
 use crate::{
     Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, RefusalReason, Refused, Request,
 };
@@ -18,6 +18,8 @@ pub(crate) struct RbdBackend {
     queue: Queue,
     name: Arc<str>,
     geometry: Geometry,
+    /// Whether operations may start; `None`: always.
+    pass: Option<Pass>,
     /// Completions of one `poll`, empty between calls: kept for its allocation.
     completed: Vec<Completed>,
 }
@@ -26,7 +28,13 @@ pub(crate) struct RbdBackend {
 const AT_LEAST: usize = 32;
 
 impl RbdBackend {
-    pub(crate) fn open(ring: &Ring, store: &RbdStore, name: Arc<str>, geometry: Geometry) -> Self {
+    pub(crate) fn open(
+        ring: &Ring,
+        store: &RbdStore,
+        name: Arc<str>,
+        geometry: Geometry,
+        pass: Option<Pass>,
+    ) -> Self {
         // As many as of a file.
         let count = ((ring.room() + ring.in_flight()) / 2).max(AT_LEAST);
         let waker = ring.waker();
@@ -34,6 +42,7 @@ impl RbdBackend {
             queue: Queue::new(&store.image, count, Box::new(move || waker.wake())),
             name,
             geometry,
+            pass,
             completed: Vec::with_capacity(count),
         }
     }
@@ -52,6 +61,25 @@ impl RbdBackend {
             path: Arc::clone(&self.name),
             offset,
         }
+    }
+
+    /// The result of an operation that may not start. Without a cache, a flush has nothing to do.
+    #[cold]
+    fn forbidden(&self, op: &Op) -> Result<(), IoError> {
+        let (verb, offset) = match op {
+            Op::Flush => return Ok(()),
+            Op::Read { offset, .. } => ("read", *offset),
+            Op::Write { offset, .. } => ("write", *offset),
+            Op::WriteZeroes { offset, .. } => ("write zeroes", *offset),
+            Op::Deallocate { offset, .. } => ("deallocate", *offset),
+        };
+        Err(IoError {
+            kind: IoErrorKind::Standby,
+            errno: Errno::EHOSTDOWN,
+            verb,
+            path: Arc::clone(&self.name),
+            offset,
+        })
     }
 
     fn done(&self, completed: Completed) -> Done {
@@ -140,6 +168,11 @@ impl Backend for RbdBackend {
         let Request { tag, op } = request;
         if checked.is_err() || is_empty {
             let (buf, result) = (op.into_buf(), checked);
+            return Ok(Some(Done { tag, buf, result }));
+        }
+        if self.pass.as_ref().is_some_and(|pass| !pass.is_valid()) {
+            let result = self.forbidden(&op);
+            let buf = op.into_buf();
             return Ok(Some(Done { tag, buf, result }));
         }
         if self.queue.is_full() {

@@ -19,17 +19,17 @@ const KEY: &str = "nvmeof.lock-holder";
 /// How long the former owner of a lock is blocklisted, in seconds: ten years. If its process was
 /// suspended, it sends its writes whenever it continues, but by default the cluster forgets it
 /// after an hour. No other client ever has its address.
-const EXPIRY: u32 = 10 * 365 * 86_400;
+pub(super) const EXPIRY: u32 = 10 * 365 * 86_400;
 
 /// Takes the exclusive lock. Breaks the lock of a client that has ended, which also blocklists it,
-/// so that no write of it takes effect later.
-pub(super) fn acquire(image: &Image) -> Result<(), RbdRefusal> {
+/// so that no write of it takes effect later. `has_fenced` returns whether a client is blocklisted.
+pub(super) fn acquire(image: &Image, has_fenced: impl Fn(&str) -> bool) -> Result<(), RbdRefusal> {
     let in_use = |owner: &str| RbdRefusal::InUse {
         owner: owner.to_owned(),
     };
     if let Some(owner) = image.lock_owner()? {
-        let is_alive = image.is_watched_by(&owner)? && !Holder::of(image)?.has_ended(&owner);
-        if is_alive {
+        let may_write = !has_fenced(&owner) && image.is_watched_by(&owner)?;
+        if may_write && !Holder::of(image)?.has_ended(&owner) {
             return Err(in_use(&owner));
         }
         let cluster = image.cluster();

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nvmeof_backend_spec::{CephAccess, RbdName, within};
 use nvmeof_ceph::{CephError, Cluster, Features, Image, Pool, Properties, wait_closed};
 
-use super::{RbdStore, lock};
+use super::{RbdClients, RbdStore, lock};
 use crate::blocking::OPENING;
 use crate::{BlockSize, Geometry, Hints, OpenError, RbdRefusal, probe};
 
@@ -37,14 +37,52 @@ const DEALLOCATION: u64 = 64 << 10;
 /// reported.
 const UNIT: u64 = 4096;
 
+/// How an image is opened.
+#[derive(Clone)]
+pub(crate) enum Mode {
+    /// For reading, without a lock.
+    ReadOnly,
+    /// The same, to check whether it can be served writable.
+    Standby,
+    /// For writing, with the lock; through these clients, or through a shared one.
+    Writable(Option<RbdClients>),
+}
+
 /// Opens an image and locks it, unless it is read-only.
 pub(crate) fn open(
     name: &Arc<str>,
     image: &RbdName,
     access: &CephAccess,
-    readonly: bool,
+    mode: Mode,
     block_size: Option<BlockSize>,
 ) -> Result<(Arc<RbdStore>, Geometry), OpenError> {
+    let is_locked = matches!(mode, Mode::Writable(_));
+    let (image, geometry) = open_image(name, image, access, mode, block_size)?;
+    let client = image
+        .cluster()
+        .map_or_else(String::new, |it| it.address().to_owned());
+    tracing::info!(path = %name, size = geometry.size, client, "opened RBD image");
+    Ok((RbdStore::new(image, is_locked), geometry))
+}
+
+/// The geometry of an image that another client may have locked.
+pub(crate) fn standby(
+    name: &Arc<str>,
+    image: &RbdName,
+    access: &CephAccess,
+    block_size: Option<BlockSize>,
+) -> Result<Geometry, OpenError> {
+    let opened = open_image(name, image, access, Mode::Standby, block_size);
+    opened.map(|(_, geometry)| geometry)
+}
+
+fn open_image(
+    name: &Arc<str>,
+    image: &RbdName,
+    access: &CephAccess,
+    mode: Mode,
+    block_size: Option<BlockSize>,
+) -> Result<(Image, Geometry), OpenError> {
     let refused = |why| OpenError::Rbd {
         name: name.to_string(),
         why,
@@ -53,7 +91,7 @@ pub(crate) fn open(
         name: Arc::clone(name),
         image: image.clone(),
         access: access.clone(),
-        readonly,
+        mode: mode.clone(),
     };
     let unresponsive = || refused(RbdRefusal::Unresponsive(OPENING));
     let pending = Pending::begin(name).ok_or_else(unresponsive)?;
@@ -66,12 +104,9 @@ pub(crate) fn open(
     let (image, properties) = opened.ok_or_else(unresponsive)?.map_err(refused)?;
     let block_size = block_size.unwrap_or(BlockSize::B512);
     probe::servable(name, properties.size, block_size)?;
+    let readonly = matches!(mode, Mode::ReadOnly);
     let geometry = geometry(&properties, readonly, block_size);
-    let client = image
-        .cluster()
-        .map_or_else(String::new, |it| it.address().to_owned());
-    tracing::info!(path = %name, size = geometry.size, client, "opened RBD image");
-    Ok((RbdStore::new(image, !readonly), geometry))
+    Ok((image, geometry))
 }
 
 /// Names of images that are being opened.
@@ -106,13 +141,17 @@ struct Opening {
     name: Arc<str>,
     image: RbdName,
     access: CephAccess,
-    readonly: bool,
+    mode: Mode,
 }
 
 impl Opening {
     fn open(&self) -> Result<(Image, Properties), RbdRefusal> {
         if !wait_closed(Some(&self.name), CLOSING) {
             return Err(RbdRefusal::Unresponsive(CLOSING));
+        }
+        if let Mode::Writable(Some(clients)) = &self.mode {
+            let cluster = clients.cluster().ok_or(RbdRefusal::Blocklisted)?;
+            return self.open_through(cluster);
         }
         match self.open_as_client() {
             // The client that other images use, which is not used any more: as another one.
@@ -122,7 +161,8 @@ impl Opening {
     }
 
     fn open_as_client(&self) -> Result<(Image, Properties), RbdRefusal> {
-        let cluster = Cluster::shared(&self.access).map_err(|error| self.not_connected(error))?;
+        let cluster = Cluster::shared(&self.access);
+        let cluster = cluster.map_err(|error| not_connected(&self.access, error))?;
         let opened = self.open_through(&cluster);
         if matches!(opened, Err(RbdRefusal::Blocklisted)) {
             cluster.retire();
@@ -134,9 +174,16 @@ impl Opening {
         let image = self.open_image(cluster)?;
         let properties = image.properties()?;
         self.check_features(&image, &properties)?;
-        if !self.readonly {
-            lock::acquire(&image)?;
-            self.check_options(&image)?;
+        match &self.mode {
+            Mode::ReadOnly => {}
+            Mode::Standby => self.check_options(&image)?,
+            Mode::Writable(clients) => {
+                let clients = clients.as_ref();
+                lock::acquire(&image, |owner| {
+                    clients.is_some_and(|it| it.has_fenced(owner))
+                })?;
+                self.check_options(&image)?;
+            }
         }
         Ok((image, properties))
     }
@@ -159,7 +206,7 @@ impl Opening {
             open_pool()?,
             image,
             snapshot.as_deref(),
-            self.readonly,
+            !matches!(self.mode, Mode::Writable(_)),
             &self.name,
         );
         let Err(error) = opened else {
@@ -185,32 +232,6 @@ impl Opening {
         let mut image = self.image.clone();
         image.snapshot = None;
         image.to_string()
-    }
-
-    fn not_connected(&self, error: CephError) -> RbdRefusal {
-        let user = self.access.user().to_owned();
-        let CephError::Call { call, errno } = &error else {
-            return error.into();
-        };
-        if call.starts_with("rados_conf_read_file") {
-            let path = self.access.conf().to_owned();
-            return RbdRefusal::Conf {
-                path,
-                errno: *errno,
-            };
-        }
-        match errno {
-            // Without a key, librados has no method in common with the cluster.
-            Errno::ENOENT | Errno::EOPNOTSUPP => RbdRefusal::NoKey {
-                user,
-                keyring: self.access.keyring.clone(),
-            },
-            Errno::EACCES | Errno::EPERM => RbdRefusal::Denied { user },
-            Errno::ETIMEDOUT => RbdRefusal::NoMonitor {
-                conf: self.access.conf().to_owned(),
-            },
-            _ => error.into(),
-        }
     }
 
     fn not_opened(&self, error: CephError) -> RbdRefusal {
@@ -254,7 +275,7 @@ impl Opening {
         if properties.has_parent {
             return Err(RbdRefusal::Clone(name()));
         }
-        if self.readonly {
+        if let Mode::ReadOnly = self.mode {
             return Ok(());
         }
         if has(Features::JOURNALING) {
@@ -285,6 +306,33 @@ impl Opening {
             }
         }
         Ok(())
+    }
+}
+
+/// Why a client cannot connect.
+pub(super) fn not_connected(access: &CephAccess, error: CephError) -> RbdRefusal {
+    let user = access.user().to_owned();
+    let CephError::Call { call, errno } = &error else {
+        return error.into();
+    };
+    if call.starts_with("rados_conf_read_file") {
+        let path = access.conf().to_owned();
+        return RbdRefusal::Conf {
+            path,
+            errno: *errno,
+        };
+    }
+    match errno {
+        // Without a key, librados has no method in common with the cluster.
+        Errno::ENOENT | Errno::EOPNOTSUPP => RbdRefusal::NoKey {
+            user,
+            keyring: access.keyring.clone(),
+        },
+        Errno::EACCES | Errno::EPERM => RbdRefusal::Denied { user },
+        Errno::ETIMEDOUT => RbdRefusal::NoMonitor {
+            conf: access.conf().to_owned(),
+        },
+        _ => error.into(),
     }
 }
 

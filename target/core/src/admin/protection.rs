@@ -158,8 +158,7 @@ impl Admin<'_> {
         }
         match outcome {
             Executed::Ok => self.granted(request, protecting.next, (nsid, asked.to)),
-            Executed::Gone => Err(Failure::not_ready()),
-            _ => Err(outcome.status(IoKind::Settle).into()),
+            _ => Err(Failure::of(outcome, IoKind::Settle)),
         }
     }
 

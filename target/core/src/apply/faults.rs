@@ -138,8 +138,16 @@ fn revision_changes_the_size_and_ignores_invalid_ones() {
 #[test]
 fn commands_of_a_lost_store_fail_and_may_be_retried() {
     let (_admin, mut host) = Host::ready(&target());
-    host.outcomes = vec![Executed::Gone, Executed::Failed];
+    host.outcomes = vec![
+        Executed::Gone,
+        Executed::Fenced,
+        Executed::Standby,
+        Executed::Failed,
+    ];
     assert_eq!(read(&mut host, 1), Status::NAMESPACE_NOT_READY);
+    // Linux sends a command with a path error to another path, unless DNR is set.
+    assert_eq!(read(&mut host, 1), Status::INTERNAL_PATH_ERROR);
+    assert_eq!(read(&mut host, 1), Status::ANA_INACCESSIBLE);
     let failed = read(&mut host, 1);
     assert_eq!(failed, Status::UNRECOVERED_READ_ERROR.with_dnr());
 }

@@ -21,6 +21,9 @@ pub enum NamespaceState {
     Absent,
     /// Its backing store was never available: allocated and not active until it opens.
     Awaited,
+    /// Another gateway serves it. It stays active with the size that it has there, and its ANA
+    /// group is Inaccessible on every port of this target.
+    Standby,
     /// An administrator disabled it: allocated and not active (Base 2.1, 3.2.1). Its
     /// size is not known, and it has no backing store.
     Disabled,

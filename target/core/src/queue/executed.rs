@@ -70,12 +70,11 @@ impl Joined {
             self.counting.media_error();
         }
         let failure = match outcome {
-            Executed::Gone => Failure::not_ready(),
             // A command that reads does not fail with Namespace is Write Protected.
             Executed::ReadOnly if matches!(request.stage, Stage::Commit(_)) => {
                 Status::WRITE_FAULT.into()
             }
-            _ => Failure::from(outcome.status(kind)),
+            _ => Failure::of(outcome, kind),
         };
         match request.stage {
             Stage::Copy(copying) => copying.failed(failure),

@@ -16,7 +16,7 @@ use crate::namespace_view::NamespaceView;
 use crate::protection::ProtectionRequest;
 pub(crate) use reserving::{ReservationCommand, Reserving, ReservingStep};
 
-use crate::{Data, IoKind, IoOp, Limits, Remote};
+use crate::{Data, Executed, IoKind, IoOp, Limits, Remote};
 
 /// A command in progress. The engine keeps it until the command completes.
 #[derive(Debug)]
@@ -309,6 +309,16 @@ impl Failure {
     /// backing store has recovered.
     pub(crate) fn not_ready() -> Self {
         Self::transient(Status::NAMESPACE_NOT_READY)
+    }
+
+    /// An operation of a command failed. Hosts send it again if its backing store is gone, and over
+    /// another path if another target serves it: DNR would prevent that.
+    pub(crate) fn of(outcome: Executed, kind: IoKind) -> Self {
+        let status = outcome.status(kind);
+        match outcome {
+            Executed::Gone | Executed::Fenced | Executed::Standby => Self::transient(status),
+            _ => status.into(),
+        }
     }
 
     /// The same command may succeed later.

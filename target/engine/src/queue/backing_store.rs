@@ -151,6 +151,7 @@ impl QueuePair {
             IoErrorKind::ReadOnly => Executed::ReadOnly,
             IoErrorKind::Removed => Executed::Gone,
             IoErrorKind::Fenced => Executed::Fenced,
+            IoErrorKind::Standby => Executed::Standby,
             IoErrorKind::Media
             | IoErrorKind::OutOfRange
             | IoErrorKind::Limits

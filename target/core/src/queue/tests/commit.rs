@@ -77,6 +77,7 @@ fn fua_read_fails_when_commit_fails() {
         (Executed::ReadOnly, Status::WRITE_FAULT),
         (Executed::Gone, Status::NAMESPACE_NOT_READY),
         (Executed::Fenced, Status::INTERNAL_PATH_ERROR),
+        (Executed::Standby, Status::ANA_INACCESSIBLE),
     ];
     for (opcode, _) in reading(0) {
         for (outcome, status) in rows {
