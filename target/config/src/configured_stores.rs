@@ -20,6 +20,8 @@ pub struct ConfiguredStore {
     pub block_size: Option<BlockSize>,
     /// Whether its device is polled for completions.
     pub polled: bool,
+    /// ANA group, if gateways take it over from each other: one of [`Config::ha`].
+    pub group: Option<u32>,
 }
 
 impl ConfiguredStore {
@@ -81,6 +83,7 @@ impl Config {
             spec: self.spec(raw)?,
             block_size: block_size(raw),
             polled: *raw.iopoll.get_ref(),
+            group: self.ha_group(raw),
         })
     }
 

@@ -16,7 +16,8 @@ use super::raw::RawConfig;
 const MOST_ERRORS: usize = 20;
 
 /// Arrays of tables.
-const ARRAYS: [&str; 6] = [
+const ARRAYS: [&str; 7] = [
+    "ha.group",
     "host",
     "port",
     "port.ana_group",

@@ -17,6 +17,7 @@ mod control;
 mod cores;
 mod error;
 mod form;
+mod ha;
 mod host;
 mod key_file;
 mod limits;
@@ -55,6 +56,7 @@ pub use control::ControlConfig;
 pub use cores::Cores;
 pub use cores::MOST_REACTORS;
 pub use error::ConfigError;
+pub use ha::{HaConfig, HaGroupConfig};
 pub use host::HostKey;
 pub use key_file::CREDENTIAL;
 pub use metrics::MetricsConfig;
@@ -77,6 +79,7 @@ pub struct Config {
     /// Providers of each port.
     choices: Vec<Choice>,
     ceph: CephAccess,
+    ha: Option<HaConfig>,
     shm: ShmSettings,
     control: ControlConfig,
     metrics: MetricsConfig,
@@ -97,8 +100,8 @@ enum Origin {
 }
 
 /// The tables with settings of the target itself, not of what it serves.
-pub const SETTINGS: [&str; 8] = [
-    "limits", "reactor", "storage", "ceph", "shm", "unix", "control", "metrics",
+pub const SETTINGS: [&str; 9] = [
+    "limits", "reactor", "storage", "ceph", "ha", "shm", "unix", "control", "metrics",
 ];
 
 /// The file with the [`SETTINGS`] of a configuration.
@@ -193,6 +196,7 @@ impl Config {
             raw,
             choices: Vec::new(),
             ceph: CephAccess::default(),
+            ha: None,
             shm: ShmSettings::default(),
             control: ControlConfig::default(),
             metrics: MetricsConfig::default(),
@@ -212,6 +216,11 @@ impl Config {
         match this.raw.ceph.get_ref().to_access() {
             Ok(access) => this.ceph = access,
             Err(wrong) => errors.push(this.wrong(&wrong)),
+        }
+        match this.raw.ha.as_ref().map(|ha| ha.get_ref().to_config()) {
+            Some(Ok(ha)) => this.ha = Some(ha),
+            Some(Err(all)) => errors.extend(all.iter().map(|wrong| this.wrong(wrong))),
+            None => {}
         }
         match this.raw.shm.get_ref().to_settings() {
             Ok(shm) => this.shm = shm,

@@ -35,7 +35,7 @@ pub(crate) enum RawProvider {
 }
 
 /// An invalid value of a key.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ValueError {
     /// Position in the text; `None`: that of the key.
     pub(crate) at: Option<usize>,

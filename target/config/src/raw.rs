@@ -12,6 +12,7 @@ use super::ReactorSettings;
 use super::ceph::RawCeph;
 use super::control::RawControl;
 use super::cores::{Cores, RawCores};
+use super::ha::RawHa;
 use super::host::RawHost;
 use super::limits::RawLimits;
 use super::metrics::RawMetrics;
@@ -40,6 +41,7 @@ pub(crate) struct RawConfig {
     pub(crate) storage: Spanned<RawStorage>,
     #[serde(default = "nowhere")]
     pub(crate) ceph: Spanned<RawCeph>,
+    pub(crate) ha: Option<Spanned<RawHa>>,
     #[serde(default = "nowhere")]
     pub(crate) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
@@ -239,6 +241,7 @@ impl RawConfig {
             limits: nowhere(),
             reactor: nowhere(),
             ceph: nowhere(),
+            ha: None,
             storage: nowhere(),
             shm: nowhere(),
             unix: nowhere(),

@@ -8,7 +8,7 @@ use nvmeof_target_core::Limits;
 use crate::ports::shm_config;
 use nvmeof_target_address as zone;
 use nvmeof_target_config::{
-    Config, ConfigError, ControlConfig, Cores, MetricsConfig, ReactorSettings, Sqpoll,
+    Config, ConfigError, ControlConfig, Cores, HaConfig, MetricsConfig, ReactorSettings, Sqpoll,
 };
 
 /// The settings of a configuration that cannot change while the target runs.
@@ -17,6 +17,7 @@ pub struct Fixed {
     limits: Limits,
     settings: ReactorSettings,
     ceph: CephAccess,
+    ha: Option<HaConfig>,
     shm: ShmConfig,
     socket_mode: u32,
     control: ControlConfig,
@@ -34,6 +35,7 @@ impl Fixed {
             limits: config.limits(),
             settings: config.reactor_settings(),
             ceph: config.ceph().clone(),
+            ha: config.ha().cloned(),
             shm: shm_config(config.shm(), &Borrowed::default()),
             socket_mode: config.socket_mode(),
             control: config.control().clone(),
@@ -68,6 +70,7 @@ impl Fixed {
             ("reactor", reactor(&self.settings, &new.settings)),
             ("storage", storage(&self.settings, &new.settings)),
             ("ceph", ceph(&self.ceph, &new.ceph)),
+            ("ha", ha(self.ha.as_ref(), new.ha.as_ref())),
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differing(mode)),
             ("control", control(&self.control, &new.control)),
@@ -242,6 +245,32 @@ fn ceph(old: &CephAccess, new: &CephAccess) -> Vec<&'static str> {
         ("conf", *conf != new.conf),
         ("user", *user != new.user),
         ("keyring", *keyring != new.keyring),
+    ])
+}
+
+fn ha(old: Option<&HaConfig>, new: Option<&HaConfig>) -> Vec<&'static str> {
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, None) => return Vec::new(),
+        // The keys that are required.
+        (None, Some(_)) | (Some(_), None) => return vec!["gateway", "record", "group"],
+    };
+    let HaConfig {
+        gateway,
+        pool,
+        namespace,
+        object,
+        lease,
+        failback,
+        groups,
+    } = old;
+    let record = (pool, namespace, object);
+    differing([
+        ("gateway", *gateway != new.gateway),
+        ("record", record != (&new.pool, &new.namespace, &new.object)),
+        ("lease_ms", *lease != new.lease),
+        ("failback_s", *failback != new.failback),
+        ("group", *groups != new.groups),
     ])
 }
 

@@ -203,6 +203,7 @@ mod tests {
             spec: path.parse().unwrap(),
             block_size,
             polled: false,
+            group: None,
         }
     }
 
