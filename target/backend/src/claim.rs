@@ -147,6 +147,19 @@ impl Claim {
         self.with(geometry, pass)
     }
 
+    /// Whether it was opened through `clients`.
+    #[must_use]
+    pub fn is_of(&self, clients: &RbdClients) -> bool {
+        let pass = self.inner.pass.as_ref();
+        pass.is_some_and(|pass| pass.is_of(clients.gate()))
+    }
+
+    /// Whether operations may start on it now.
+    #[must_use]
+    pub fn is_permitted(&self) -> bool {
+        self.inner.pass.as_ref().is_none_or(Pass::is_valid)
+    }
+
     /// The geometry that [`take`](Self::take) of an RBD image would return. Another client may
     /// have its lock. Refuses images that `take` would refuse.
     ///

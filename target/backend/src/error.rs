@@ -297,6 +297,12 @@ fn shell_quoted(path: &Path) -> String {
 }
 
 impl OpenError {
+    /// Whether the cluster has blocklisted the client that had the image open.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        matches!(self, Self::Rbd { why, .. } if *why == RbdRefusal::Blocklisted)
+    }
+
     /// Whether it shows that a block device was removed.
     #[must_use]
     pub fn is_gone(&self) -> bool {

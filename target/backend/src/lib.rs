@@ -40,10 +40,10 @@ pub use hints::Hints;
 pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
-pub use rbd::{RbdClients, release_images};
+pub use rbd::{RbdClients, SharedRecord, release_images};
 pub use rbd_refusal::RbdRefusal;
 pub use request::{Done, Op, RefusalReason, Refused, Request};
 pub use resize::ResizeError;
 pub use uring_stores::{UringStores, UringStoresError};
 // Of the interface above.
-pub use nvmeof_backend_spec::{BlockSize, QueryTimeout, Spec};
+pub use nvmeof_backend_spec::{BlockSize, CephAccess, QueryTimeout, Spec};

@@ -9,6 +9,7 @@ mod backend;
 mod clients;
 mod lock;
 mod opening;
+mod shared_record;
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,6 +21,7 @@ pub(crate) use backend::RbdBackend;
 pub(crate) use clients::Pass;
 pub use clients::RbdClients;
 pub(crate) use opening::{Mode, open, standby};
+pub use shared_record::SharedRecord;
 
 use crate::{Geometry, RbdRefusal};
 

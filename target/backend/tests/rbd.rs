@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nvmeof_backend::{BlockSize, Claim, IoError, IoErrorKind, Op, OpenError, RbdRefusal, Spec};
+use nvmeof_backend::{
+    BlockSize, Claim, IoError, IoErrorKind, Op, OpenError, RbdClients, RbdRefusal, SharedRecord,
+    Spec,
+};
 use nvmeof_backend_conformance::{self as conformance, Bench, Keeps};
 use nvmeof_backend_layers::Delayed;
 use nvmeof_backend_spec::CephAccess;
@@ -590,4 +593,106 @@ fn until<T>(bench: &mut Bench, first: u64, found: impl Fn(Result<(), IoError>) -
         std::thread::sleep(Duration::from_millis(100));
     }
     unreachable!("the loop has no end")
+}
+
+/// What a gateway does that takes over from one that is suspended, and later hands over.
+#[test]
+fn group_is_taken_over_from_another_client_and_handed_over() {
+    let image = new_image("moves");
+    let spec = spec(&image);
+    let through = |clients: &RbdClients| Claim::take_through(&spec, None, Some(clients));
+    let first = RbdClients::connect(&access(), 1, &[]).unwrap();
+    let [address] = &first.addresses()[..] else {
+        panic!("one client: {:?}", first.addresses());
+    };
+    let claim = through(&first).unwrap();
+    // Before the owner serves, and while it does not, nothing starts.
+    let write = |bench: &mut Bench, byte| {
+        let buf = bench.buf(4096, byte);
+        bench
+            .run(Op::Write {
+                offset: 0,
+                buf,
+                fua: false,
+            })
+            .result
+    };
+    let standby = |result: Result<(), IoError>| {
+        assert_eq!(result.unwrap_err().kind, IoErrorKind::Standby);
+    };
+    standby(write(&mut bench(&claim), 1));
+    first.permit();
+    standby(write(&mut bench(&claim), 1));
+    let mut served = bench(&claim.in_period(&first));
+    write(&mut served, 2).unwrap();
+    first.forbid();
+    standby(write(&mut served, 3));
+    first.permit();
+    standby(write(&mut served, 3));
+    let mut served = bench(&claim.in_period(&first));
+    assert_eq!(served.read(0, 4096), [2; 4096]);
+    // Others can examine it meanwhile.
+    assert_eq!(Claim::examine(&spec, None).unwrap().size, 16 << 20);
+    let unfenced = RbdClients::connect(&access(), 1, &[]).unwrap();
+    let error = through(&unfenced).err().unwrap();
+    assert!(error.to_string().contains("in use"), "{error}");
+    unfenced.close(LIMIT).unwrap();
+    // The takeover: the former owner still has all open.
+    let second = RbdClients::connect(&access(), 2, &[address.clone()]).unwrap();
+    let taken = through(&second).unwrap();
+    second.permit();
+    let mut after = bench(&taken.in_period(&second));
+    assert_eq!(after.read(0, 4096), [2; 4096]);
+    write(&mut after, 4).unwrap();
+    let late = write(&mut served, 5).unwrap_err();
+    assert_eq!(late.kind, IoErrorKind::Fenced);
+    assert_eq!(after.read(0, 4096), [4; 4096]);
+    // A planned hand-over fences nobody.
+    drop((after, taken));
+    second.close(LIMIT).unwrap();
+    let third = RbdClients::connect(&access(), 1, &[]).unwrap();
+    let taken = through(&third).unwrap();
+    third.permit();
+    assert_eq!(bench(&taken.in_period(&third)).read(0, 4096), [4; 4096]);
+    drop((served, claim));
+    drop(first.close(Duration::from_secs(1)));
+}
+
+#[test]
+fn open_image_delays_the_disconnection_of_its_clients() {
+    let image = new_image("held");
+    let clients = RbdClients::connect(&access(), 1, &[]).unwrap();
+    let claim = Claim::take_through(&spec(&image), None, Some(&clients)).unwrap();
+    let error = clients.clone().close(Duration::from_millis(100));
+    assert!(error.unwrap_err().contains("not closed"));
+    drop(claim);
+    clients.close(LIMIT).unwrap();
+    take(&image).unwrap();
+}
+
+#[test]
+fn record_changes_only_if_it_is_the_expected_one() {
+    run("rados", &["-p", "rbd", "create", "shared-record"]);
+    run("rados", &["-p", "rbd", "rm", "shared-record"]);
+    let record = || SharedRecord::new(&access(), "rbd", None, "shared-record");
+    let (mut one, mut other) = (record(), record());
+    assert_eq!(one.read().unwrap(), None);
+    assert_eq!(other.read().unwrap(), None);
+    let first = one.write(None, b"a").unwrap().unwrap();
+    assert_eq!(other.write(None, b"b").unwrap(), None);
+    assert_eq!(one.write(None, b"b").unwrap(), None);
+    let (version, contents) = other.read().unwrap().unwrap();
+    assert_eq!(contents, b"a");
+    other.write(Some(version), b"c").unwrap().unwrap();
+    assert_eq!(one.write(Some(first), b"d").unwrap(), None);
+    let (now, contents) = one.read().unwrap().unwrap();
+    assert_eq!(contents, b"c");
+    assert_eq!(
+        one.write(Some(first), b"d").unwrap(),
+        None,
+        "an old version"
+    );
+    assert!(one.write(Some(now), b"d").unwrap().is_some());
+    let missing = SharedRecord::new(&access(), "missing", None, "x").read();
+    assert_eq!(missing, Err(RbdRefusal::NoPool("missing".to_owned())));
 }

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nvmeof_rdma::explain;
 use nvmeof_target_engine::ShutdownDeadline;
+use nvmeof_target_manage::ha::HAND_OVER;
 use nvmeof_target_manage::retry::{Listeners, Retry};
 use nvmeof_target_manage::{
     ANNOUNCE, ANNOUNCE_POLL, BackingStoreMonitor, OldKeyTimer, ServeError, Server,
@@ -36,6 +37,8 @@ pub(crate) fn run(
     listeners: Listeners,
 ) -> Result<(), ServeError> {
     let (mut stopping, mut ending) = (None, false);
+    // How long the hand-over of groups to other gateways may take.
+    let mut leaving: Option<Instant> = None;
     // How long hosts may take to learn of the stop.
     let mut announcing: Option<Instant> = None;
     let (manager, failures) = (server.manager(), server.failures().clone());
@@ -49,7 +52,7 @@ pub(crate) fn run(
     let longest = service::longest_stop(server.drain());
     let mut deadline = ShutdownDeadline::new(longest);
     while server.reactors().next().is_some() {
-        let (count, began) = (server.started(), stopping.is_some());
+        let (count, began) = (server.started(), stopping.is_some() && leaving.is_none());
         if !deadline.keep_waiting(Instant::now(), began, server.stopping(), count) {
             let left = server.reactors().map(|(at, _)| at);
             return Err(server.stopping().not_ended(left, longest).into());
@@ -58,7 +61,8 @@ pub(crate) fn run(
             watchdog.check(Instant::now(), server.reactors());
         }
         let look = watchdog.as_ref().map(Watchdog::next);
-        let again = announcing.map(|_| Instant::now() + ANNOUNCE_POLL);
+        let again = leaving.or(announcing);
+        let again = again.map(|_| Instant::now() + ANNOUNCE_POLL);
         let look = look.into_iter().chain(deadline.until()).chain(again).min();
         ending |= wait(&server, signals, ending, look);
         while let Ok(Some(signal)) = signals.read_signal() {
@@ -81,14 +85,28 @@ pub(crate) fn run(
                 .and_then(|number| Signal::try_from(number).ok())
                 .map_or("signal", Signal::as_str);
             tracing::info!("{name}: stopping; completing commands in flight");
-            service::stopping(server.drain());
+            service::stopping(server.drain() + HAND_OVER);
+            leaving = server.hand_over().then(|| Instant::now() + HAND_OVER);
+            if leaving.is_none() {
+                announcing = server.announce_stop().then(|| Instant::now() + ANNOUNCE);
+            }
+        }
+        if leaving.is_some_and(|end| Instant::now() >= end || server.has_handed_over()) {
+            if !server.has_handed_over() {
+                tracing::warn!(
+                    "groups not handed over within {} s; other gateways take them over",
+                    HAND_OVER.as_secs()
+                );
+            }
+            leaving = None;
             announcing = server.announce_stop().then(|| Instant::now() + ANNOUNCE);
         }
         announcing = announcing.filter(|end| Instant::now() < *end && !server.is_stop_known());
         // A failed reactor stops the others: hosts would keep waiting for half a target
         // instead of using another path.
         let failed = server.reactors().count() < count;
-        if (stopping.is_some() && announcing.is_none()) || failed {
+        let is_left = leaving.is_none() && announcing.is_none();
+        if (stopping.is_some() && is_left) || failed {
             server.stop();
         }
     }

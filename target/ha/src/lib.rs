@@ -28,6 +28,7 @@ mod why;
 pub use action::{Action, Number, Written};
 pub use config::{Config, ConfigError, Failback, GroupConfig, Time, Timing};
 pub use machine::{Machine, OrderError, Standing};
+pub use observer::Liveness;
 pub use record::{
     Change, ControllerIds, FORMAT, Facts, Failure, Gateway, Group, Incarnation, MAX_BYTES,
     MAX_CLIENTS, MAX_FACTS, MAX_GATEWAYS, MAX_GROUPS, MAX_TEXT, Owner, Phase, Record, RecordError,

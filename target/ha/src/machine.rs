@@ -163,6 +163,23 @@ impl Machine {
         self.last_error.as_deref()
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.me.gateway
+    }
+
+    /// The lease of a gateway, as this one observes it. Its own is observed as well.
+    #[must_use]
+    pub fn liveness(&self, gateway: &str) -> Liveness {
+        self.observer.liveness(gateway)
+    }
+
+    /// The configured groups.
+    pub fn groups(&self) -> impl Iterator<Item = u32> {
+        self.groups.keys().copied()
+    }
+
     /// Whether hosts see the group as optimized at this gateway.
     #[must_use]
     pub fn is_serving(&self, group: u32) -> bool {

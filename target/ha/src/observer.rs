@@ -22,7 +22,7 @@ struct Observation {
 
 /// State of the lease of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Liveness {
+pub enum Liveness {
     /// Its counter advances.
     Alive,
     /// Not observed for long enough.

@@ -9,6 +9,7 @@ use nvmeof_target_core::{
     AuthenticationSpec, Model, NamespaceSpec, NamespaceState, PortSpec, Preferred,
 };
 
+use crate::held::{HeldGroups, Standby, Taken};
 use crate::host_settings::{Records, Unreadable};
 use crate::lineage::Lineage;
 
@@ -34,13 +35,31 @@ pub struct UnusableNamespace {
     pub error: ConfigError,
 }
 
-/// Opens and locks a backing store.
-pub(crate) fn take(configured: &ConfiguredStore) -> Result<Claim, OpenError> {
-    if configured.polled {
-        Claim::take_polled(&configured.spec, configured.block_size)
-    } else {
-        Claim::take(&configured.spec, configured.block_size)
-    }
+/// Opens and locks a backing store. Only examines an image whose group is not in `held`.
+pub(crate) fn take(configured: &ConfiguredStore, held: &HeldGroups) -> Result<Taken, OpenError> {
+    let ConfiguredStore {
+        spec, block_size, ..
+    } = configured;
+    let Some(group) = configured.group else {
+        let claim = match configured.polled {
+            true => Claim::take_polled(spec, *block_size),
+            false => Claim::take(spec, *block_size),
+        };
+        return claim.map(Taken::Open);
+    };
+    let Some(held) = held.get(group) else {
+        let geometry = Claim::examine(spec, *block_size)?;
+        let claim = None;
+        return Ok(Taken::Standby(Standby { geometry, claim }));
+    };
+    let claim = Claim::take_through(spec, *block_size, Some(&held.clients))?;
+    Ok(match held.is_serving {
+        true => Taken::Open(claim),
+        false => Taken::Standby(Standby {
+            geometry: claim.geometry().clone(),
+            claim: Some(claim),
+        }),
+    })
 }
 
 /// Tries to open the backing store of each enabled namespace of `config`, and closes all.
@@ -87,7 +106,7 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and key of the first one that can never be served.
-pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
+pub fn open_present(config: &Config) -> Result<Vec<Result<Taken, ConfigError>>, ConfigError> {
     open_with(config, &Records::beside(config.control().state.as_deref()))
 }
 
@@ -98,7 +117,7 @@ pub fn open_present(config: &Config) -> Result<Vec<Result<Claim, ConfigError>>, 
 pub(crate) fn open_with(
     config: &Config,
     records: &Records,
-) -> Result<Vec<Result<Claim, ConfigError>>, ConfigError> {
+) -> Result<Vec<Result<Taken, ConfigError>>, ConfigError> {
     let mut files = Files::default();
     let configured = config.configured_stores()?.into_iter().enumerate();
     configured
@@ -121,7 +140,7 @@ fn take_alone(
     at: usize,
     configured: &ConfiguredStore,
     files: &mut Files,
-) -> Result<Claim, ConfigError> {
+) -> Result<Taken, ConfigError> {
     let is_free = files.add(&configured.spec);
     if !is_free.map_err(|error| open_error(config, at, &error))? {
         let what = format!(
@@ -131,7 +150,7 @@ fn take_alone(
         );
         return Err(config.path_error(at, &what));
     }
-    let taken = take(configured);
+    let taken = take(configured, &HeldGroups::default());
     taken.map_err(|error| open_error(config, at, &error))
 }
 
@@ -154,7 +173,7 @@ pub(crate) fn unreadable(config: &Config, at: usize, error: &Unreadable) -> Conf
 }
 
 /// The model with these backing stores, in the order of the enabled namespaces, and these keys of
-/// hosts.
+/// hosts. Groups of `[[ha.group]]` that are not served, according to `held`, are inaccessible.
 ///
 /// # Errors
 /// [`ConfigError`] names file, line and key.
@@ -162,15 +181,17 @@ pub(crate) fn model_of<'a>(
     config: &Config,
     stores: impl IntoIterator<Item = Served<'a>>,
     ports: &[PortSpec],
+    held: &HeldGroups,
     keys: AuthenticationSpec,
 ) -> Result<Model, ConfigError> {
+    let ports = held.restrict(config, ports);
     let mut stores = stores.into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
         if let Some(store) = stores.next() {
             fill_in(spec, store);
         }
     };
-    config.model_of(fill_in, ports, keys)
+    config.model_of(fill_in, &ports, keys)
 }
 
 /// Completes a namespace with the properties of its backing store.
@@ -260,7 +281,7 @@ block_size = 512
     }
 
     /// All backing stores, or the error of the first that cannot be opened.
-    fn open(config: &Config) -> Result<Vec<Claim>, ConfigError> {
+    fn open(config: &Config) -> Result<Vec<Taken>, ConfigError> {
         open_present(config)?.into_iter().collect()
     }
 

@@ -25,6 +25,7 @@ use nvmeof_uring::RingConfig;
 use crate::buffers::buffers;
 use crate::cpus::{self, ReactorCpu};
 use crate::files;
+use crate::ha::{HaControl, HaStart, HaThread};
 use crate::host_settings::{KeeperHandle, Records};
 use crate::lineage::Lineage;
 use crate::open::{model_of, open_with};
@@ -70,6 +71,8 @@ pub struct Server {
     stopping: Arc<ShutdownProgress>,
     /// How long commands in flight may take to complete when it stops.
     drain: Duration,
+    /// Takes over groups, and hands them over.
+    _ha: Option<HaThread>,
     /// Saves what hosts set.
     _keeper: Option<KeeperHandle>,
     /// Receives mail when a reactor has ended.
@@ -224,7 +227,7 @@ impl Opened {
         let providers = Providers::new(names.collect());
         let specs: Vec<_> = ports.iter().map(Port::to_spec).collect();
         let (keys, unread) = config.available_authentication()?;
-        let model = model_of(config, pool.served(), &specs, keys)?;
+        let model = model_of(config, pool.served(), &specs, pool.held(), keys)?;
         let target = Target::with_incarnations(model, key);
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
@@ -336,8 +339,12 @@ impl Server {
         let reactors = Reactors::new(Arc::clone(&mailboxes), providers, means, memory);
         let reactors = reactors.of_lineage(lineage.cloned());
         let manager = Manager::new(target, reactors, config, ports, pool, remembered);
-        let manager = Arc::new(manager.awaiting(unread));
+        let ha = HaStart::of(config);
+        let control = ha.as_ref().map(|ha| ha.control().clone());
+        let manager = Arc::new(manager.awaiting(unread).with_ha(control));
         manager.remember();
+        let ha = ha.map(|ha| ha.start(&manager)).transpose();
+        let ha = ha.map_err(|error| no_resource("thread", error))?;
         Ok(Self {
             drain: settings.drain,
             sources,
@@ -347,6 +354,7 @@ impl Server {
             failures,
             threads,
             stopping,
+            _ha: ha,
             _keeper: keeper,
             ended,
         })
@@ -398,6 +406,24 @@ impl Server {
     #[must_use]
     pub fn started(&self) -> usize {
         self.threads.len()
+    }
+
+    /// Hands the groups of `[[ha.group]]` over to other gateways before the target stops. Returns
+    /// whether to wait for that, at most [`HAND_OVER`](crate::ha::HAND_OVER): see
+    /// [`has_handed_over`](Self::has_handed_over).
+    #[must_use]
+    pub fn hand_over(&self) -> bool {
+        let ha = self.manager.ha();
+        if let Some(ha) = ha {
+            ha.stop();
+        }
+        ha.is_some()
+    }
+
+    /// Whether no group is served here any more, and others may take them.
+    #[must_use]
+    pub fn has_handed_over(&self) -> bool {
+        self.manager.ha().is_none_or(HaControl::has_stopped)
     }
 
     /// Notifies hosts of the stop, so that those with another path use that one. Returns whether

@@ -60,6 +60,10 @@ impl Gate {
 }
 
 impl Pass {
+    pub(crate) fn is_of(&self, gate: &Gate) -> bool {
+        Arc::ptr_eq(&self.gate.period, &gate.period)
+    }
+
     /// Whether an operation may start now.
     #[inline]
     pub(crate) fn is_valid(&self) -> bool {

@@ -195,13 +195,7 @@ impl Opening {
             image,
             snapshot,
         } = &self.image;
-        let open_pool = || {
-            let opened = Pool::open(cluster, pool, namespace.as_deref());
-            opened.map_err(|error| match error.errno() {
-                Some(Errno::ENOENT) => RbdRefusal::NoPool(pool.clone()),
-                _ => self.not_opened(error),
-            })
-        };
+        let open_pool = || pool_of(cluster, pool, namespace.as_deref());
         let opened = Image::open(
             open_pool()?,
             image,
@@ -307,6 +301,19 @@ impl Opening {
         }
         Ok(())
     }
+}
+
+/// The pool of that name, and the namespace in it.
+pub(super) fn pool_of(
+    cluster: &Cluster,
+    name: &str,
+    namespace: Option<&str>,
+) -> Result<Pool, RbdRefusal> {
+    let opened = Pool::open(cluster, name, namespace);
+    opened.map_err(|error| match error.errno() {
+        Some(Errno::ENOENT) => RbdRefusal::NoPool(name.to_owned()),
+        _ => error.into(),
+    })
 }
 
 /// Why a client cannot connect.

@@ -1,8 +1,25 @@
 //! High availability: takes over ANA groups from other gateways, and hands them over.
+//!
+//! ```text
+//!             Event                        Action
+//!   HaControl ─────► Driver ◄──► Machine ─────────► RecordDriver: the shared record
+//!                       ▲      (nvmeof-target-ha)   GroupDriver: clients and images of a group
+//!                       └──────────────────────────────┘ results
+//! ```
+//! Each driver has a thread, which may wait for the cluster. The driver itself never waits, so that
+//! a lease that lapses stops the group at once.
 
+mod control;
+mod driver;
+mod group;
+mod latest;
+mod record;
+mod report;
 mod status;
 
+pub use control::{HAND_OVER, HaControl};
+pub(crate) use driver::{HaStart, HaThread, facts};
 pub use status::{
-    HaCandidate, HaControl, HaGateway, HaGatewayState, HaGroup, HaOrder, HaOrderError, HaStanding,
-    HaStatus, HaTakeover, ORDER_TIMEOUT,
+    HaCandidate, HaGateway, HaGatewayState, HaGroup, HaOrder, HaOrderError, HaStanding, HaStatus,
+    HaTakeover, ORDER_TIMEOUT,
 };

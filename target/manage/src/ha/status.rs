@@ -1,7 +1,5 @@
 //! The state of this gateway and of its groups, and what administrators order.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The state of high availability as this gateway sees it.
@@ -162,51 +160,3 @@ pub enum HaOrderError {
 
 /// How long an order waits until it is accepted.
 pub const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Orders that wait to be accepted, at most.
-const MOST_ORDERS: usize = 16;
-
-/// An order, and where its result goes.
-pub(super) type Ordered = (HaOrder, SyncSender<Result<(), HaOrderError>>);
-
-/// State and orders of high availability. Clones are the same one.
-#[derive(Clone, Debug)]
-pub struct HaControl {
-    status: Arc<Mutex<HaStatus>>,
-    orders: SyncSender<Ordered>,
-}
-
-impl HaControl {
-    pub(super) fn new(status: HaStatus) -> (Self, Receiver<Ordered>) {
-        let (orders, receiver) = sync_channel(MOST_ORDERS);
-        let status = Arc::new(Mutex::new(status));
-        (Self { status, orders }, receiver)
-    }
-
-    /// The state at present. Never waits for the cluster.
-    #[must_use]
-    pub fn status(&self) -> HaStatus {
-        // A panic of a holder leaves nothing inconsistent.
-        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        status.clone()
-    }
-
-    pub(super) fn set_status(&self, status: HaStatus) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
-    }
-
-    /// Orders a change. It is done when the record shows it: see [`status`](Self::status).
-    ///
-    /// # Errors
-    /// [`HaOrderError`].
-    pub fn order(&self, order: HaOrder) -> Result<(), HaOrderError> {
-        let (reply, receiver) = sync_channel(1);
-        self.orders
-            .try_send((order, reply))
-            .map_err(|error| match error {
-                TrySendError::Full(_) => HaOrderError::Busy,
-                TrySendError::Disconnected(_) => HaOrderError::NoResponse,
-            })?;
-        let result = receiver.recv_timeout(ORDER_TIMEOUT);
-        result.unwrap_or(Err(HaOrderError::NoResponse))
-    }
-}

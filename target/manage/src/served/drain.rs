@@ -14,6 +14,7 @@ use nvmeof_target_core::{Connected, DisconnectReason, Disconnected};
 use nvmeof_wire::Nqn;
 
 use super::{ApplyError, Manager, Reactors};
+use crate::ha::{HAND_OVER, HaOrder};
 use nvmeof_target_config::Config;
 use nvmeof_target_engine::Order;
 
@@ -134,6 +135,7 @@ impl Manager {
             }
         }
         // Without the lock: queries get responses and backing stores are monitored meanwhile.
+        self.hand_over();
         if self.announce_stop() {
             let until = Instant::now() + ANNOUNCE;
             while Instant::now() < until && !self.is_stop_known() {
@@ -164,6 +166,29 @@ impl Manager {
         Ok(lost.collect())
     }
 
+    /// Hands the groups of `[[ha.group]]` over to other gateways, as far as there are some, and
+    /// takes none until [`resume`](Self::resume).
+    fn hand_over(&self) {
+        let Some(ha) = &self.ha else {
+            return;
+        };
+        let gateway = ha.status().gateway;
+        if let Err(error) = ha.order(HaOrder::Drain { gateway }) {
+            tracing::warn!("drain: groups are not handed over: {error}");
+            return;
+        }
+        let until = Instant::now() + HAND_OVER;
+        while ha.serves_any() && Instant::now() < until {
+            std::thread::sleep(ANNOUNCE_POLL);
+        }
+        if ha.serves_any() {
+            tracing::warn!(
+                "drain: groups are still served here after {} s: no other gateway takes them",
+                HAND_OVER.as_secs()
+            );
+        }
+    }
+
     /// Listens again on all ports after [`drain`](Self::drain). `config` is the configuration
     /// that is served.
     ///
@@ -181,6 +206,12 @@ impl Manager {
             .all_fresh()
             .listen(config, &self.reactors)?;
         state.drained = Drained::No;
+        if let Some(ha) = &self.ha {
+            let gateway = ha.status().gateway;
+            if let Err(error) = ha.order(HaOrder::Resume { gateway }) {
+                tracing::warn!("resume: this gateway takes no groups: {error}");
+            }
+        }
         // A drain that failed left hosts connected.
         if self.target.withdraw_stop() {
             self.reactors.poll_all();

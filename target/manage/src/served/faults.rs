@@ -101,25 +101,26 @@ impl Manager {
         let Some(lost) = store.failure().cloned() else {
             return Ok(Report::default());
         };
-        let claim = match open::take(&store.configured) {
-            Ok(claim) => claim,
+        let taken = match open::take(&store.configured, state.pool.held()) {
+            Ok(taken) => taken,
             Err(error) => return refused(format!("namespace {nsid} of {nqn}: {error}")),
         };
-        if claim.geometry().block_size != lost.geometry.block_size {
+        if taken.geometry().block_size != lost.geometry.block_size {
             return refused(format!(
                 "{} has a block size of {} bytes now, and the namespace of {}; remove the \
                  namespace, then add it again",
-                claim.name(),
-                claim.geometry().block_size.bytes(),
+                store.configured.spec,
+                taken.geometry().block_size.bytes(),
                 lost.geometry.block_size.bytes()
             ));
         }
         let Some(number) = state.pool.number() else {
             return refused("too many backing stores are open".to_owned());
         };
-        let fresh = vec![(number, claim.clone())];
         store.number = number;
-        store.state = StoreState::Open(claim);
+        store.state = taken.into();
+        let fresh = store.number_and_claim();
+        let fresh = Vec::from_iter(fresh);
         let revision = revision(store);
         match self.replace(&mut state, next, &fresh, &[], revision.as_slice()) {
             Ok(applied) => Ok(applied.into()),
@@ -132,6 +133,7 @@ impl Manager {
     pub fn check_stores(&self, failed: &BTreeMap<u32, IoError>) -> bool {
         // Without the lock: a device may be slow to respond.
         let stores = self.snapshot().stores;
+        let mut fenced = BTreeMap::new();
         let (mut gone, mut resized) = (BTreeMap::new(), BTreeMap::new());
         for store in &stores {
             let number = store.number;
@@ -139,12 +141,21 @@ impl Manager {
                 .claim()
                 .map(|it| self.examine(number, it, failed.get(&number)));
             match found.flatten() {
-                Some(StoreChange::Gone(cause, why)) => drop(gone.insert(number, (cause, why))),
+                Some(StoreChange::Gone(cause, why)) => match (cause, store.configured.group) {
+                    // All images of the group have the same clients.
+                    (Cause::Fenced, Some(group)) => drop(fenced.insert(group, why)),
+                    (cause, _) => drop(gone.insert(number, (cause, why))),
+                },
                 Some(StoreChange::Resized(claim)) => drop(resized.insert(number, claim)),
                 None => {}
             }
         }
         let mut changed = self.check_names();
+        for (group, why) in fenced {
+            if let Some(ha) = &self.ha {
+                ha.lost(group, why);
+            }
+        }
         if !gone.is_empty() {
             changed |= self.lose(&mut self.lock(), &gone);
         }
@@ -168,6 +179,7 @@ impl Manager {
             }
             Err(error) => {
                 let cause = match error.is_gone() {
+                    _ if error.is_fenced() => Cause::Fenced,
                     true => Cause::Removed,
                     false => Cause::Size,
                 };

@@ -11,6 +11,7 @@ mod awaited_keys;
 mod drain;
 mod faults;
 mod fixed;
+mod groups;
 mod pool;
 mod reactors;
 mod remembered;
@@ -44,7 +45,8 @@ pub use resize::{ResizeNamespaceError, ResizeRequest};
 pub use waiting::{Waiting, WaitingObject};
 
 use crate::fault_counts::FaultCounts;
-use crate::ha::HaControl;
+use crate::ha::{HaControl, facts};
+use crate::held::HeldGroups;
 use crate::host_settings::Records;
 use crate::open::model_of;
 use crate::ports::Port;
@@ -171,6 +173,11 @@ impl Manager {
         }
     }
 
+    /// With high availability.
+    pub(crate) fn with_ha(self, ha: Option<HaControl>) -> Self {
+        Self { ha, ..self }
+    }
+
     /// High availability; `None` without `[ha]`.
     #[must_use]
     pub fn ha(&self) -> Option<&HaControl> {
@@ -208,8 +215,8 @@ impl Manager {
             served_ports,
             keys,
         } = state.prepare(config, &self.reactors, served.authentication(), files)?;
-        state.pool.release(&stores.fresh);
-        let model = model(config, &stores, &served_ports, keys)?;
+        state.pool.release(&stores);
+        let model = model(config, &stores, &served_ports, state.pool.held(), keys)?;
         let mut remarks = state.remarks_on_hosts(config, files);
         remarks.extend(self.remarks_on_keys_of(&model));
         Ok(Plan {
@@ -249,11 +256,13 @@ impl Manager {
             keys,
         } = state.prepare(config, &self.reactors, served.authentication(), files)?;
         drop(served);
-        let applied = match self.begin(config, &stores, &mut served_ports, keys) {
+        let held = state.pool.held().clone();
+        let applied = match self.begin(config, &stores, &mut served_ports, &held, keys) {
             Ok(applied) => applied,
             Err(error) => {
                 let closing = self.reactors.close(&stores.fresh);
                 state.pool.retire(&stores.next, closing);
+                state.pool.release_standby(&stores);
                 return Err(error);
             }
         };
@@ -270,6 +279,9 @@ impl Manager {
         state.config = Arc::new(config.clone());
         drop(state);
         self.remember();
+        if let Some(ha) = &self.ha {
+            ha.set_facts(facts(config));
+        }
         Ok(Report {
             changes: applied.changes,
             disconnected,
@@ -284,12 +296,13 @@ impl Manager {
         config: &Config,
         stores: &Prepared,
         served_ports: &mut NextServedPorts,
+        held: &HeldGroups,
         keys: AuthenticationSpec,
     ) -> Result<Applied, ApplyError> {
         let opened = self.reactors.open(&stores.fresh);
         opened.map_err(|failed| failed.of(config, &stores.places))?;
         served_ports.listen(config, &self.reactors)?;
-        let applied = model(config, stores, served_ports, keys)
+        let applied = model(config, stores, served_ports, held, keys)
             .map_err(ApplyError::from)
             .and_then(|model| {
                 let applied = self.target.apply(model);
@@ -405,14 +418,20 @@ impl State {
         let keeps = |host: &Nqn| !files.includes(&self.config, config, host);
         let keys = config.authentication_with(served, keeps)?;
         let stores = self.pool.prepare(config)?;
-        match model(config, &stores, &served_ports, keys.clone()) {
+        match model(
+            config,
+            &stores,
+            &served_ports,
+            self.pool.held(),
+            keys.clone(),
+        ) {
             Ok(_) => Ok(Checked {
                 stores,
                 served_ports,
                 keys,
             }),
             Err(error) => {
-                self.pool.release(&stores.fresh);
+                self.pool.release(&stores);
                 Err(error)
             }
         }
@@ -423,8 +442,9 @@ fn model(
     config: &Config,
     stores: &Prepared,
     served_ports: &NextServedPorts,
+    held: &HeldGroups,
     keys: AuthenticationSpec,
 ) -> Result<Model, ConfigError> {
     let stores = stores.next.iter().map(NamespaceStore::served);
-    model_of(config, stores, &served_ports.next.specs(), keys)
+    model_of(config, stores, &served_ports.next.specs(), held, keys)
 }

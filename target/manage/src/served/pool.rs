@@ -11,6 +11,7 @@ use nvmeof_target_core::NamespaceState;
 
 use super::reactors::Closing;
 use super::remembered::Remembered;
+use crate::held::{HeldGroups, Standby, Taken};
 use crate::host_settings::Records;
 use crate::open::{Served, open_error, take, unreadable};
 use crate::waits::WaitReason;
@@ -19,6 +20,7 @@ use crate::waits::WaitReason;
 pub(crate) struct Pool {
     records: Arc<Records>,
     numbers: Numbers,
+    held: HeldGroups,
     stores: Vec<NamespaceStore>,
     retired: Vec<RetiredStore>,
 }
@@ -37,6 +39,8 @@ pub(crate) struct NamespaceStore {
 pub(crate) enum StoreState {
     /// It is open on every reactor.
     Open(Claim),
+    /// Another gateway serves its group, or none does.
+    Standby(Standby),
     /// It failed, and is closed.
     Faulted(FaultedStore),
     /// It was not available at the start.
@@ -84,6 +88,8 @@ pub(super) struct Prepared {
     pub(super) next: Vec<NamespaceStore>,
     /// Those to open.
     pub(super) fresh: Vec<(u32, Claim)>,
+    /// Numbers of those on standby that are new.
+    pub(super) standby: Vec<u32>,
     /// The index of the namespace of each one to open.
     pub(super) places: BTreeMap<u32, usize>,
     /// Those that no namespace uses any more.
@@ -92,28 +98,37 @@ pub(super) struct Prepared {
     pub(super) remarks: Vec<String>,
 }
 
+impl From<Taken> for StoreState {
+    fn from(taken: Taken) -> Self {
+        match taken {
+            Taken::Open(claim) => Self::Open(claim),
+            Taken::Standby(standby) => Self::Standby(standby),
+        }
+    }
+}
+
 impl NamespaceStore {
     /// Its claim, if it is open.
     pub(super) fn claim(&self) -> Option<&Claim> {
         match &self.state {
             StoreState::Open(claim) => Some(claim),
-            StoreState::Faulted(_) | StoreState::Waiting(_) => None,
+            StoreState::Standby(_) | StoreState::Faulted(_) | StoreState::Waiting(_) => None,
         }
     }
 
     /// The failure, if it failed.
     pub(super) fn failure(&self) -> Option<&FaultedStore> {
         match &self.state {
-            StoreState::Open(_) | StoreState::Waiting(_) => None,
             StoreState::Faulted(lost) => Some(lost),
+            _ => None,
         }
     }
 
     /// The reason and the last geometry, if it is not available yet.
     pub(super) fn waiting(&self) -> Option<&WaitingStore> {
         match &self.state {
-            StoreState::Open(_) | StoreState::Faulted(_) => None,
             StoreState::Waiting(awaited) => Some(awaited),
+            _ => None,
         }
     }
 
@@ -123,11 +138,13 @@ impl NamespaceStore {
             number: self.number,
             geometry: match &self.state {
                 StoreState::Open(claim) => claim.geometry(),
+                StoreState::Standby(standby) => &standby.geometry,
                 StoreState::Faulted(lost) => &lost.geometry,
                 StoreState::Waiting(awaited) => &awaited.geometry,
             },
             state: match &self.state {
                 StoreState::Open(_) => NamespaceState::Ready,
+                StoreState::Standby(_) => NamespaceState::Standby,
                 StoreState::Faulted(_) => NamespaceState::Faulted,
                 StoreState::Waiting(awaited) if awaited.is_known => NamespaceState::Absent,
                 StoreState::Waiting(_) => NamespaceState::Awaited,
@@ -140,45 +157,60 @@ impl NamespaceStore {
         self.configured.nqn == nqn && self.configured.nsid == nsid
     }
 
-    /// Whether the claim is of the backing store that failed or was not available.
-    fn was(&self, claim: &Claim) -> bool {
+    /// Whether that is the backing store that failed or was not available.
+    fn was(&self, taken: &Taken) -> bool {
+        let storage = match taken {
+            Taken::Open(claim) => claim.storage(),
+            Taken::Standby(_) => None,
+        };
+        let block_size = taken.geometry().block_size;
         match &self.state {
-            StoreState::Open(_) => false,
+            StoreState::Open(_) | StoreState::Standby(_) => false,
             StoreState::Faulted(lost) => {
-                let block_size = claim.geometry().block_size;
-                lost.storage == claim.storage() && lost.geometry.block_size == block_size
+                lost.storage == storage && lost.geometry.block_size == block_size
             }
-            StoreState::Waiting(awaited) => awaited.check(claim).is_ok(),
+            StoreState::Waiting(awaited) => {
+                awaited.check(&self.configured, taken.geometry()).is_ok()
+            }
         }
+    }
+
+    /// Its geometry, or the last one that is known.
+    pub(super) fn geometry(&self) -> &Geometry {
+        self.served().geometry
     }
 
     /// State of its namespace while it is not available, for messages.
     fn state_name(&self) -> &'static str {
         match self.state {
             StoreState::Waiting(_) => "waiting",
-            StoreState::Open(_) | StoreState::Faulted(_) => "faulted",
+            StoreState::Open(_) | StoreState::Standby(_) | StoreState::Faulted(_) => "faulted",
         }
     }
 
-    fn number_and_claim(&self) -> Option<(u32, Claim)> {
+    pub(super) fn number_and_claim(&self) -> Option<(u32, Claim)> {
         Some((self.number, self.claim()?.clone()))
     }
 }
 
 impl WaitingStore {
-    /// Checks that the claim has the block size that hosts know, which cannot change for them.
+    /// Checks that the block size is the one that hosts know, which cannot change for them.
     ///
     /// # Errors
     /// The difference, with a remedy.
-    pub(super) fn check(&self, claim: &Claim) -> Result<(), String> {
-        let (was, is) = (self.geometry.block_size, claim.geometry().block_size);
+    pub(super) fn check(
+        &self,
+        configured: &ConfiguredStore,
+        geometry: &Geometry,
+    ) -> Result<(), String> {
+        let (was, is) = (self.geometry.block_size, geometry.block_size);
         if !self.is_known || was == is {
             return Ok(());
         }
         Err(format!(
             "{} has a block size of {} bytes, and the namespace had {} when it was last served; \
              restore the former backing store, or remove the namespace and add it again",
-            claim.name(),
+            configured.spec,
             is.bytes(),
             was.bytes()
         ))
@@ -198,15 +230,15 @@ impl Pool {
     /// `known` has the sizes of those that were served before, and `records` what hosts set.
     pub(crate) fn new(
         config: &Config,
-        present: Vec<Result<Claim, ConfigError>>,
+        present: Vec<Result<Taken, ConfigError>>,
         known: &Remembered,
         records: Arc<Records>,
     ) -> Result<Self, ConfigError> {
         let mut numbers = Numbers::default();
         let configured = config.configured_stores()?.into_iter().zip(present);
-        let stores = configured.filter_map(|(configured, claim)| {
-            let state = match claim {
-                Ok(claim) => StoreState::Open(claim),
+        let stores = configured.filter_map(|(configured, taken)| {
+            let state = match taken {
+                Ok(taken) => taken.into(),
                 Err(error) => {
                     StoreState::Waiting(known.awaited(&configured, WaitReason::of(&error)))
                 }
@@ -220,6 +252,7 @@ impl Pool {
         Ok(Self {
             records,
             stores: stores.collect(),
+            held: HeldGroups::default(),
             numbers,
             retired: Vec::new(),
         })
@@ -228,6 +261,22 @@ impl Pool {
     /// The records of what hosts set.
     pub(super) fn records(&self) -> &Arc<Records> {
         &self.records
+    }
+
+    /// The groups of `[[ha.group]]` that this gateway holds.
+    pub(crate) fn held(&self) -> &HeldGroups {
+        &self.held
+    }
+
+    /// The same, to change it.
+    pub(super) fn held_mut(&mut self) -> &mut HeldGroups {
+        &mut self.held
+    }
+
+    /// Whether a backing store of that group is being closed.
+    pub(super) fn is_closing_group(&self, group: u32) -> bool {
+        let mut retired = self.retired.iter();
+        retired.any(|one| one.configured.group == Some(group))
     }
 
     /// The backing stores, in the order of the namespaces.
@@ -287,6 +336,7 @@ impl Pool {
         let mut prepared = Prepared {
             next: Vec::new(),
             fresh: Vec::new(),
+            standby: Vec::new(),
             places: BTreeMap::new(),
             gone: Vec::new(),
             remarks: Vec::new(),
@@ -296,7 +346,7 @@ impl Pool {
             match self.find(config, at, configured, kept, &mut prepared) {
                 Ok(store) => prepared.next.push(store),
                 Err(error) => {
-                    self.release(&prepared.fresh);
+                    self.release(&prepared);
                     return Err(error);
                 }
             }
@@ -319,14 +369,21 @@ impl Pool {
     ) -> Result<NamespaceStore, ConfigError> {
         let admitted = self.records.admit(&configured.nqn, configured.nsid);
         let admitted = admitted.map_err(|error| unreadable(config, at, &error));
-        let (claim, spec) = match kept {
+        if let Some(standby) = self.standby(configured) {
+            let configured = configured.clone();
+            return Ok(NamespaceStore {
+                configured,
+                ..standby.clone()
+            });
+        }
+        let (taken, spec) = match kept {
             // A size that cannot be served does not prevent other changes.
             Some(NamespaceStore {
                 number,
                 state: StoreState::Open(claim),
                 configured: was,
             }) => match admitted.map(|()| claim.resized())? {
-                Ok(Some(resized)) => (resized, was.spec),
+                Ok(Some(resized)) => (Taken::Open(resized), was.spec),
                 same => {
                     prepared.remarks.extend(same.err().map(|error| {
                         let ConfiguredStore { nqn, nsid, .. } = configured;
@@ -350,8 +407,9 @@ impl Pool {
                     let ConfiguredStore { nqn, nsid, .. } = configured;
                     let why = match (broken, lost.waiting()) {
                         (Err(error), _) => error.to_string(),
-                        (Ok((claim, _)), Some(awaited)) => {
-                            awaited.check(&claim).err().unwrap_or_default()
+                        (Ok((taken, _)), Some(awaited)) => {
+                            let checked = awaited.check(configured, taken.geometry());
+                            checked.err().unwrap_or_default()
                         }
                         (Ok(_), None) => replaced_error(),
                     };
@@ -370,18 +428,35 @@ impl Pool {
         let number = self.numbers.take();
         let too_many = || config.path_error(at, "too many backing stores are open");
         let number = number.ok_or_else(too_many)?;
-        prepared.fresh.push((number, claim.clone()));
-        prepared.places.insert(number, at);
+        match &taken {
+            Taken::Open(claim) => {
+                prepared.fresh.push((number, claim.clone()));
+                prepared.places.insert(number, at);
+            }
+            Taken::Standby(_) => prepared.standby.push(number),
+        }
         Ok(NamespaceStore {
             number,
-            state: StoreState::Open(claim),
+            state: taken.into(),
             configured: configured.with(spec),
+        })
+    }
+
+    /// The backing store of that namespace, if it is the same and on standby.
+    fn standby(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
+        self.stores.iter().find(|store| {
+            matches!(store.state, StoreState::Standby(_))
+                && store.is_of(&configured.nqn, configured.nsid)
+                && store.configured.serves(configured)
         })
     }
 
     /// The backing store of that namespace, if its path is the same and it is not available.
     fn lost(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
-        let mut lost = self.stores.iter().filter(|store| store.claim().is_none());
+        let is_lost = |store: &&NamespaceStore| {
+            matches!(store.state, StoreState::Faulted(_) | StoreState::Waiting(_))
+        };
+        let mut lost = self.stores.iter().filter(is_lost);
         lost.find(|store| {
             store.is_of(&configured.nqn, configured.nsid) && store.configured.names(configured)
         })
@@ -419,35 +494,46 @@ impl Pool {
         at: usize,
         configured: &ConfiguredStore,
         others: &[NamespaceStore],
-    ) -> Result<(Claim, Spec), ConfigError> {
+    ) -> Result<(Taken, Spec), ConfigError> {
         let spec = &configured.spec;
         let names = |store: &&NamespaceStore| {
             !spec.is_memory() && store.claim().is_some() && store.configured.names(configured)
         };
         let served = self.stores.iter().find(names);
         if served.is_some_and(|store| !store.configured.serves(configured)) {
-            let what = "it is served with another readonly, block_size or iopoll, which cannot \
-                        change while it is served; remove the namespace, then add it again";
+            let what = "it is served with another readonly, block_size, iopoll or group of \
+                        [[ha.group]], which cannot change while it is served; remove the \
+                        namespace, then add it again";
             return Err(config.path_error(at, what));
         }
         if !spec.is_memory() && served.or(others.iter().find(names)).is_none() {
             let retired = self.retired.iter().filter(|one| !one.lost);
+            // Clients of a group may have been fenced since.
+            let retired = retired.filter(|one| one.configured.group.is_none());
             let mut retired = retired.filter(|one| one.configured.serves(configured));
             let found = retired.find_map(|one| Some((one.claim.upgrade()?, &one.configured.spec)));
             if let Some((claim, spec)) = found {
                 // It holds the lock.
                 let claim = resized(config, at, &claim)?.unwrap_or(claim);
-                return Ok((claim, spec.clone()));
+                return Ok((Taken::Open(claim), spec.clone()));
             }
         }
-        let claim = take(configured);
-        let claim = claim.map_err(|error| open_error(config, at, &error))?;
-        Ok((claim, spec.clone()))
+        let taken = take(configured, &self.held);
+        let taken = taken.map_err(|error| open_error(config, at, &error))?;
+        Ok((taken, spec.clone()))
     }
 
-    /// Releases numbers that no reactor uses.
-    pub(super) fn release(&mut self, fresh: &[(u32, Claim)]) {
-        for (number, _) in fresh {
+    /// Releases the numbers of a change that is not made. No reactor uses them.
+    pub(super) fn release(&mut self, prepared: &Prepared) {
+        for (number, _) in &prepared.fresh {
+            self.numbers.free(*number);
+        }
+        self.release_standby(prepared);
+    }
+
+    /// The same, if reactors may use those of backing stores that are open.
+    pub(super) fn release_standby(&mut self, prepared: &Prepared) {
+        for number in &prepared.standby {
             self.numbers.free(*number);
         }
     }
@@ -456,7 +542,10 @@ impl Pool {
     pub(super) fn commit(&mut self, next: Vec<NamespaceStore>, closing: BTreeMap<u32, Closing>) {
         let old = std::mem::replace(&mut self.stores, next);
         // Reactors never had those that were not available.
-        for store in old.iter().filter(|store| store.waiting().is_some()) {
+        let is_unused = |store: &&NamespaceStore| {
+            matches!(store.state, StoreState::Waiting(_) | StoreState::Standby(_))
+        };
+        for store in old.iter().filter(is_unused) {
             if !self.stores.iter().any(|one| one.number == store.number) {
                 self.numbers.free(store.number);
             }

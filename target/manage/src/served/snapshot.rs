@@ -9,6 +9,7 @@ use super::State;
 use super::awaited_keys::AwaitedKey;
 use super::drain::Drained;
 use super::pool::NamespaceStore;
+use crate::held::HeldGroups;
 use crate::ports::Port;
 
 /// The state as it was after the last change.
@@ -19,6 +20,7 @@ pub(super) struct Snapshot {
     /// Ports that wait.
     pub(super) awaited_ports: Vec<Port>,
     pub(super) stores: Vec<NamespaceStore>,
+    pub(super) held: HeldGroups,
     pub(super) drained: Drained,
     /// The configuration that is served.
     pub(super) config: Arc<Config>,
@@ -72,6 +74,7 @@ impl State {
                 .cloned()
                 .collect(),
             stores: self.pool.stores().to_vec(),
+            held: self.pool.held().clone(),
             drained: self.drained.clone(),
             config: Arc::clone(&self.config),
             awaited_keys: self.awaited_keys.clone(),

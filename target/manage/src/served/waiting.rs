@@ -13,13 +13,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use nvmeof_backend::{Claim, OpenError, Spec};
+use nvmeof_backend::{OpenError, Spec};
 use nvmeof_rdma::Address;
 
 use super::awaited_keys::{AwaitedKey, ReadKeys};
 use super::drain::Drained;
 use super::pool::{NamespaceStore, StoreState};
 use super::{Manager, State};
+use crate::held::{HeldGroups, Taken};
 use crate::host_settings::Records;
 use crate::open::{self, open_error};
 use crate::ports::Port;
@@ -149,9 +150,10 @@ impl Manager {
         // Without the lock: opening may be slow.
         let snapshot = self.snapshot();
         let stores = snapshot.stores.iter().filter(is_due);
+        let held = &snapshot.held;
         let tried = Tried {
             stores: stores
-                .map(|store| (store.clone(), store.try_claim(&self.records)))
+                .map(|store| (store.clone(), store.try_take(held, &self.records)))
                 .collect(),
             keys: snapshot.read_keys(&due),
         };
@@ -176,7 +178,7 @@ impl Manager {
         state.pool.collect();
         let mut next = state.pool.stores().to_vec();
         let (mut fresh, mut served) = (Vec::new(), Vec::new());
-        for (before, claim) in tried.stores {
+        for (before, taken) in tried.stores {
             let same = |store: &NamespaceStore| {
                 store.number == before.number && store.configured == before.configured
             };
@@ -185,13 +187,15 @@ impl Manager {
                 continue;
             };
             let what = WaitingObject::of_store(store);
-            match (claim, &mut store.state) {
-                (Ok(claim), StoreState::Waiting(_)) => {
+            match (taken, &mut store.state) {
+                (Ok(taken), StoreState::Waiting(_))
+                    if state.pool.held().permits(&before.configured, &taken) =>
+                {
                     let Some(number) = state.pool.number() else {
                         continue;
                     };
-                    fresh.push((number, claim.clone()));
-                    (store.number, store.state) = (number, StoreState::Open(claim));
+                    (store.number, store.state) = (number, taken.into());
+                    fresh.extend(store.number_and_claim());
                     served.push(what);
                 }
                 (Err(NotServed::Open(error)), StoreState::Waiting(awaited)) => {
@@ -221,7 +225,8 @@ impl Manager {
         // The keys in use: only a change reads their files again.
         let mut keys = self.target.model().authentication().clone();
         served.extend(state.settle_keys(tried.keys, &mut keys));
-        let model = open::model_of(&state.config, stores, &served_ports.specs(), keys);
+        let ports = served_ports.specs();
+        let model = open::model_of(&state.config, stores, &ports, state.pool.held(), keys);
         match model {
             // The limits of the target did not change.
             Ok(model) => drop(self.target.apply(model)),
@@ -238,20 +243,20 @@ impl Manager {
 
 impl NamespaceStore {
     /// Opens and locks the backing store, if it suits the namespace that hosts know.
-    fn try_claim(&self, records: &Records) -> Result<Claim, NotServed> {
+    fn try_take(&self, held: &HeldGroups, records: &Records) -> Result<Taken, NotServed> {
         let admitted = records.admit(&self.configured.nqn, self.configured.nsid);
         admitted.map_err(|error| NotServed::Invalid(error.to_string()))?;
-        let claim = open::take(&self.configured).map_err(NotServed::Open)?;
-        let fits = self
-            .waiting()
-            .map_or(Ok(()), |awaited| awaited.check(&claim));
-        fits.map(|()| claim).map_err(NotServed::Invalid)
+        let taken = open::take(&self.configured, held).map_err(NotServed::Open)?;
+        let fits = self.waiting().map_or(Ok(()), |awaited| {
+            awaited.check(&self.configured, taken.geometry())
+        });
+        fits.map(|()| taken).map_err(NotServed::Invalid)
     }
 }
 
 /// The results of attempts.
 struct Tried {
-    stores: Vec<(NamespaceStore, Result<Claim, NotServed>)>,
+    stores: Vec<(NamespaceStore, Result<Taken, NotServed>)>,
     keys: ReadKeys,
 }
 

@@ -1,0 +1,127 @@
+//! The ANA groups whose images this gateway may open.
+
+use std::collections::BTreeMap;
+
+use nvmeof_backend::{Claim, Geometry, RbdClients};
+use nvmeof_target_config::{Config, ConfiguredStore};
+use nvmeof_target_core::{AnaGroup, PortSpec};
+use nvmeof_wire::log::ana::AnaState;
+
+/// The groups of `[[ha.group]]` that this gateway holds. It has fenced their former owners.
+#[derive(Clone, Default)]
+pub(crate) struct HeldGroups {
+    held: BTreeMap<u32, HeldGroup>,
+}
+
+/// A group that this gateway holds.
+#[derive(Clone)]
+pub(crate) struct HeldGroup {
+    /// The clients that open its images.
+    pub(crate) clients: RbdClients,
+    /// Whether hosts see it as optimized.
+    pub(crate) is_serving: bool,
+}
+
+impl HeldGroups {
+    pub(crate) fn get(&self, group: u32) -> Option<&HeldGroup> {
+        self.held.get(&group)
+    }
+
+    /// Its images may be opened through `clients`; hosts see it as inaccessible.
+    pub(crate) fn hold(&mut self, group: u32, clients: RbdClients) {
+        let is_serving = false;
+        self.held.insert(
+            group,
+            HeldGroup {
+                clients,
+                is_serving,
+            },
+        );
+    }
+
+    /// Hosts see it as optimized, or as inaccessible.
+    pub(crate) fn set_serving(&mut self, group: u32, is_serving: bool) {
+        if let Some(held) = self.held.get_mut(&group) {
+            held.is_serving = is_serving;
+        }
+    }
+
+    /// No image of it may be opened any more.
+    pub(crate) fn release(&mut self, group: u32) {
+        self.held.remove(&group);
+    }
+
+    /// Whether `taken`, which was opened with an earlier state, may be served now.
+    pub(crate) fn permits(&self, configured: &ConfiguredStore, taken: &Taken) -> bool {
+        let Some(group) = configured.group else {
+            return true;
+        };
+        match (taken, self.get(group)) {
+            (Taken::Open(claim), Some(held)) => held.is_serving && claim.is_permitted(),
+            (Taken::Open(_), None) => false,
+            (Taken::Standby(standby), held) => match (&standby.claim, held) {
+                (None, None) => true,
+                (Some(claim), Some(held)) => !held.is_serving && claim.is_of(&held.clients),
+                _ => false,
+            },
+        }
+    }
+
+    fn is_serving(&self, group: u32) -> bool {
+        self.get(group).is_some_and(|held| held.is_serving)
+    }
+
+    /// `ports` with the groups of `config` that this gateway does not serve as inaccessible.
+    pub(crate) fn restrict(&self, config: &Config, ports: &[PortSpec]) -> Vec<PortSpec> {
+        let mut ports = ports.to_vec();
+        let groups = config.ha().into_iter().flat_map(|ha| &ha.groups);
+        for group in groups.filter(|group| !self.is_serving(group.id)) {
+            for port in &mut ports {
+                port.ana_groups.retain(|one| one.id != group.id);
+                port.ana_groups.push(AnaGroup {
+                    id: group.id,
+                    state: AnaState::INACCESSIBLE,
+                });
+            }
+        }
+        ports
+    }
+}
+
+/// A backing store that is available.
+#[derive(Clone)]
+pub enum Taken {
+    /// It is open and locked.
+    Open(Claim),
+    /// An image of a group of `[[ha.group]]` that this gateway does not serve.
+    Standby(Standby),
+}
+
+/// An image of a group of `[[ha.group]]` that this gateway does not serve.
+#[derive(Clone)]
+pub struct Standby {
+    /// Its geometry when it was last examined.
+    pub(crate) geometry: Geometry,
+    /// It is open and locked, if this gateway holds the group.
+    pub(crate) claim: Option<Claim>,
+}
+
+impl Taken {
+    /// As an image on standby.
+    pub(crate) fn into_standby(self) -> Standby {
+        match self {
+            Self::Open(claim) => Standby {
+                geometry: claim.geometry().clone(),
+                claim: Some(claim),
+            },
+            Self::Standby(standby) => standby,
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        match self {
+            Self::Open(claim) => claim.geometry(),
+            Self::Standby(standby) => &standby.geometry,
+        }
+    }
+}

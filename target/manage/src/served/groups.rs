@@ -1,0 +1,328 @@
+//! ANA groups that move between gateways: their images are opened, served, suspended and closed.
+//!
+//! ```text
+//!   Standby ── open ──► Standby, with a claim ── serve ──► Open
+//!      ▲                    │        ▲                      │
+//!      └────── close ───────┴────────┴───── suspend ────────┘
+//! ```
+//! Whether operations may start is up to the clients of the group ([`RbdClients::permit`]), which
+//! does not wait for a change in progress. What hosts see follows.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nvmeof_backend::{Claim, Geometry, OpenError, RbdClients, RbdRefusal};
+
+use super::pool::{NamespaceStore, StoreState, WaitingStore};
+use super::reactors::Failed;
+use super::{Manager, State};
+use crate::held::{Standby, Taken};
+use crate::open::{self, open_error};
+use crate::waits::WaitReason;
+
+/// How often it is checked whether reactors have closed their backing stores.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Images that are opened at the same time.
+const AT_ONCE: usize = 8;
+
+/// Result of opening one image.
+type Opened = (NamespaceStore, Result<Taken, OpenError>);
+
+impl Manager {
+    /// Number of namespaces in the group.
+    pub(crate) fn images_in(&self, group: u32) -> usize {
+        let snapshot = self.snapshot();
+        let stores = snapshot.stores.iter();
+        stores.filter(|store| store.is_in(group)).count()
+    }
+
+    /// Opens and locks the images of the group through `clients`. Hosts see it as inaccessible.
+    /// An image that cannot be served for a reason of its own waits, and does not keep the others.
+    ///
+    /// # Errors
+    /// No image can be opened, or another client has the lock of one, or the cluster does not
+    /// respond. [`close_group`](Self::close_group) closes the others.
+    pub(crate) fn open_group(&self, group: u32, clients: &RbdClients) -> Result<(), String> {
+        self.lock().pool.held_mut().hold(group, clients.clone());
+        let stores = self.snapshot().stores;
+        let closed = stores
+            .into_iter()
+            .filter(|it| it.is_in(group) && !it.is_held());
+        let opened = self.open_images(closed.collect());
+        let of_group =
+            |error: &OpenError| matches!(error, OpenError::Rbd { why, .. } if affects_all(why));
+        let severe = opened
+            .iter()
+            .find_map(|(_, taken)| taken.as_ref().err().filter(|it| of_group(it)));
+        if let Some(error) = severe {
+            return Err(error.to_string());
+        }
+        let any = opened.is_empty() || opened.iter().any(|(_, taken)| taken.is_ok());
+        let first = opened.iter().find_map(|(_, taken)| taken.as_ref().err());
+        if let (false, Some(error)) = (any, first) {
+            return Err(error.to_string());
+        }
+        let mut state = self.lock();
+        let mut next = state.pool.stores().to_vec();
+        for (before, taken) in opened {
+            let same = |it: &NamespaceStore| {
+                it.number == before.number && it.configured == before.configured
+            };
+            let Some(at) = next.iter().position(same) else {
+                continue;
+            };
+            let Some(store) = next.get_mut(at) else {
+                continue;
+            };
+            store.state = match taken {
+                Ok(taken) => StoreState::Standby(taken.into_standby()),
+                Err(error) => {
+                    let error = open_error(&state.config, at, &error);
+                    tracing::error!("{error}; its group is served without it");
+                    store.state.waiting_for(WaitReason::of(&error))
+                }
+            };
+        }
+        state.pool.commit(next, std::collections::BTreeMap::new());
+        Ok(())
+    }
+
+    /// Opens images, several at the same time. Without the lock: a cluster may be slow.
+    fn open_images(&self, stores: Vec<NamespaceStore>) -> Vec<Opened> {
+        let held = self.lock().pool.held().clone();
+        let (left, opened) = (Mutex::new(stores), Mutex::new(Vec::new()));
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        std::thread::scope(|scope| {
+            for _ in 0..AT_ONCE {
+                scope.spawn(|| {
+                    while let Some(store) = next() {
+                        let taken = open::take(&store.configured, &held);
+                        let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+                        opened.push((store, taken));
+                    }
+                });
+            }
+        });
+        opened.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves the images of the group that are open, in the present period of `clients`. Hosts see
+    /// the group as configured for their port.
+    ///
+    /// # Errors
+    /// A reactor cannot open one. Then nothing changes.
+    pub(crate) fn serve_group(&self, group: u32, clients: &RbdClients) -> Result<(), String> {
+        let mut state = self.lock();
+        state.pool.collect();
+        let mut next = state.pool.stores().to_vec();
+        let (mut fresh, mut old) = (Vec::new(), Vec::new());
+        for store in next.iter_mut().filter(|store| store.is_in(group)) {
+            let claim = match &store.state {
+                StoreState::Standby(Standby { claim, .. }) => claim.clone(),
+                StoreState::Open(claim) => {
+                    old.push((store.number, claim.clone()));
+                    Some(claim.clone())
+                }
+                StoreState::Faulted(_) | StoreState::Waiting(_) => None,
+            };
+            let Some(claim) = claim.map(|claim| claim.in_period(clients)) else {
+                continue;
+            };
+            let number = state.pool.number();
+            store.number = number.ok_or_else(|| "too many backing stores are open".to_owned())?;
+            fresh.push((store.number, claim.clone()));
+            store.state = StoreState::Open(claim);
+        }
+        state.pool.held_mut().set_serving(group, true);
+        let served = self.serve_next(&mut state, next, &fresh, &old);
+        if served.is_err() {
+            state.pool.held_mut().set_serving(group, false);
+        }
+        drop(state);
+        self.remember();
+        served.map_err(|failed| failed.to_string())
+    }
+
+    /// Hosts see the group as inaccessible. Its images stay open.
+    pub(crate) fn suspend_group(&self, group: u32) {
+        let mut state = self.lock();
+        self.suspend(&mut state, group);
+    }
+
+    fn suspend(&self, state: &mut State, group: u32) {
+        state.pool.collect();
+        state.pool.held_mut().set_serving(group, false);
+        let mut next = state.pool.stores().to_vec();
+        let mut old: Vec<(u32, Claim)> = Vec::new();
+        for store in next.iter_mut().filter(|store| store.is_in(group)) {
+            let Some(claim) = store.claim().cloned() else {
+                continue;
+            };
+            let Some(number) = state.pool.number() else {
+                continue;
+            };
+            old.push((store.number, claim.clone()));
+            let geometry = claim.geometry().clone();
+            let claim = Some(claim);
+            store.number = number;
+            store.state = StoreState::Standby(Standby { geometry, claim });
+        }
+        // This opens nothing, so it cannot fail.
+        let _ = self.serve_next(state, next, &[], &old);
+    }
+
+    /// Closes the images of the group: no operation of them is in flight any more, and no reactor
+    /// uses them. They are closed when their clients are.
+    ///
+    /// # Errors
+    /// A reactor did not close one within `timeout`.
+    pub(crate) fn close_group(&self, group: u32, timeout: Duration) -> Result<(), String> {
+        let until = Instant::now() + timeout;
+        let mut state = self.lock();
+        self.suspend(&mut state, group);
+        state.pool.held_mut().release(group);
+        let mut next = state.pool.stores().to_vec();
+        for store in next.iter_mut().filter(|store| store.is_in(group)) {
+            let geometry = store.geometry().clone();
+            let is_known = store.waiting().is_none_or(|awaited| awaited.is_known);
+            if is_known {
+                let claim = None;
+                store.state = StoreState::Standby(Standby { geometry, claim });
+            }
+        }
+        let _ = self.serve_next(&mut state, next, &[], &[]);
+        loop {
+            state.pool.collect();
+            if !state.pool.is_closing_group(group) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(format!(
+                    "commands of hosts did not end within {} s",
+                    timeout.as_secs()
+                ));
+            }
+            drop(state);
+            std::thread::sleep(POLL_INTERVAL);
+            state = self.lock();
+        }
+    }
+
+    /// Examines one image on standby whose size may have changed at its owner, the next one after
+    /// `last`. Returns its namespace.
+    pub(crate) fn examine_standby(&self, last: Option<(String, u32)>) -> Option<(String, u32)> {
+        let stores = self.snapshot().stores;
+        let closed = |it: &&NamespaceStore| {
+            matches!(&it.state, StoreState::Standby(Standby { claim: None, .. }))
+        };
+        let key = |it: &NamespaceStore| (it.configured.nqn.clone(), it.configured.nsid);
+        let mut closed: Vec<_> = stores.iter().filter(closed).collect();
+        closed.sort_by_key(|it| key(it));
+        let after = closed
+            .iter()
+            .find(|it| last.as_ref().is_none_or(|last| key(it) > *last));
+        let store = *after.or(closed.first())?;
+        let configured = &store.configured;
+        match Claim::examine(&configured.spec, configured.block_size) {
+            Ok(geometry) if geometry.size != store.geometry().size => {
+                self.adopt_standby(store, geometry);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!("{error}; on standby"),
+        }
+        Some(key(store))
+    }
+
+    /// Reports the new size of an image on standby.
+    fn adopt_standby(&self, before: &NamespaceStore, geometry: Geometry) {
+        let mut state = self.lock();
+        let mut next = state.pool.stores().to_vec();
+        let same = |it: &&mut NamespaceStore| {
+            it.number == before.number
+                && matches!(&it.state, StoreState::Standby(Standby { claim: None, .. }))
+        };
+        if let Some(store) = next.iter_mut().find(same) {
+            let claim = None;
+            store.state = StoreState::Standby(Standby { geometry, claim });
+            let _ = self.serve_next(&mut state, next, &[], &[]);
+        }
+        drop(state);
+        self.remember();
+    }
+
+    /// Serves namespaces from `next`, with the ANA states that follow from the groups that are
+    /// held: opens `fresh` and closes `old`.
+    fn serve_next(
+        &self,
+        state: &mut State,
+        next: Vec<NamespaceStore>,
+        fresh: &[(u32, Claim)],
+        old: &[(u32, Claim)],
+    ) -> Result<(), Failed> {
+        if let Err(failed) = self.reactors.open(fresh) {
+            let closing = self.reactors.close(fresh);
+            state.pool.retire(&next, closing);
+            return Err(failed);
+        }
+        let stores = next.iter().map(NamespaceStore::served);
+        let keys = self.target.model().authentication().clone();
+        let ports = state.served_ports.specs();
+        match open::model_of(&state.config, stores, &ports, state.pool.held(), keys) {
+            // The limits of the target did not change.
+            Ok(model) => drop(self.target.apply(model)),
+            Err(error) => tracing::error!("cannot serve a group: {error}"),
+        }
+        self.reactors.poll_all();
+        let closing = self.reactors.close(old);
+        state.pool.commit(next, closing);
+        Ok(())
+    }
+}
+
+impl NamespaceStore {
+    fn is_in(&self, group: u32) -> bool {
+        self.configured.group == Some(group)
+    }
+
+    /// Whether its image is open and locked.
+    fn is_held(&self) -> bool {
+        match &self.state {
+            StoreState::Open(_) => true,
+            StoreState::Standby(standby) => standby.claim.is_some(),
+            StoreState::Faulted(_) | StoreState::Waiting(_) => false,
+        }
+    }
+}
+
+impl StoreState {
+    /// It waits; hosts know its last geometry.
+    fn waiting_for(&self, waits: WaitReason) -> Self {
+        let (geometry, is_known) = match self {
+            Self::Open(claim) => (claim.geometry().clone(), true),
+            Self::Standby(standby) => (standby.geometry.clone(), true),
+            Self::Faulted(lost) => (lost.geometry.clone(), true),
+            Self::Waiting(awaited) => (awaited.geometry.clone(), awaited.is_known),
+        };
+        Self::Waiting(WaitingStore {
+            geometry,
+            is_known,
+            waits,
+        })
+    }
+}
+
+/// Whether a group cannot be served because of it, although other images can be opened.
+fn affects_all(why: &RbdRefusal) -> bool {
+    matches!(
+        why,
+        RbdRefusal::InUse { .. }
+            | RbdRefusal::Blocklisted
+            | RbdRefusal::Unresponsive(_)
+            | RbdRefusal::NoMonitor { .. }
+            | RbdRefusal::Denied { .. }
+            | RbdRefusal::NoKey { .. }
+            | RbdRefusal::Conf { .. }
+            | RbdRefusal::NotInstalled(_)
+            | RbdRefusal::TooOld(_)
+    )
+}
