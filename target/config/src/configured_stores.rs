@@ -121,7 +121,7 @@ impl Config {
     }
 
     /// The namespaces that are enabled.
-    fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = (&str, &RawNamespace)> {
         self.all_namespaces().filter(|(_, one)| one.enabled)
     }
 
@@ -141,13 +141,15 @@ impl Config {
         Ok(model.with_authentication(keys))
     }
 
-    fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {
+    pub(crate) fn spec(&self, raw: &RawNamespace) -> Result<Spec, ConfigError> {
         let spec: Spec = raw
             .path
             .get_ref()
             .parse()
             .map_err(|error| self.of_path(raw, &error))?;
-        Ok(spec.with_readonly(raw.readonly).with_ceph(self.ceph()))
+        Ok(spec
+            .with_readonly(*raw.readonly.get_ref())
+            .with_ceph(self.ceph()))
     }
 
     fn of_path(&self, raw: &RawNamespace, error: &dyn std::error::Error) -> ConfigError {

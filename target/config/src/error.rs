@@ -107,6 +107,8 @@ impl ConfigError {
         if !SETTINGS.contains(&table) {
             return self;
         }
+        // A key of an array of tables in it has the position of the array.
+        let key = key.split('.').next().unwrap_or_default();
         let at = locations::of(&file.text, table, key);
         Self::at(&file.path, &file.text, at, &self.what).passing(self.passing)
     }

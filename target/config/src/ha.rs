@@ -8,9 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Config;
 use super::provider::ValueError;
-use super::raw::RawNamespace;
 
 /// High availability: this gateway and others serve the same subsystems. There is none if the
 /// configuration has no `[ha]`.
@@ -31,6 +29,14 @@ pub struct HaConfig {
     pub failback: Option<Duration>,
     /// The groups, in order.
     pub groups: Vec<HaGroupConfig>,
+}
+
+impl HaConfig {
+    /// Whether it has the ANA group `id`.
+    #[must_use]
+    pub fn has_group(&self, id: u32) -> bool {
+        self.groups.iter().any(|group| group.id == id)
+    }
 }
 
 /// An ANA group that one gateway at a time serves.
@@ -238,20 +244,5 @@ struct Quoted<'a>(&'a str);
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0)
-    }
-}
-
-impl Config {
-    /// High availability; `None`: this target serves alone.
-    #[must_use]
-    pub fn ha(&self) -> Option<&HaConfig> {
-        self.ha.as_ref()
-    }
-
-    /// The ANA group of a namespace, if gateways take it over from each other.
-    pub(crate) fn ha_group(&self, raw: &RawNamespace) -> Option<u32> {
-        let id = raw.ana_group();
-        let mut groups = self.ha()?.groups.iter();
-        groups.any(|group| group.id == id).then_some(id)
     }
 }

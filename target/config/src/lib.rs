@@ -18,6 +18,8 @@ mod cores;
 mod error;
 mod form;
 mod ha;
+mod ha_facts;
+mod ha_groups;
 mod host;
 mod key_file;
 mod limits;
@@ -237,6 +239,7 @@ impl Config {
                 Err(wrong) => errors.push(this.wrong(&wrong)),
             }
         }
+        errors.extend(this.ha_namespace_errors());
         match ConfigError::joined(errors) {
             None => Ok(this),
             Some(error) => Err(error),
@@ -327,6 +330,12 @@ impl Config {
     #[must_use]
     pub fn ceph(&self) -> &CephAccess {
         &self.ceph
+    }
+
+    /// High availability; `None`: this target serves alone.
+    #[must_use]
+    pub fn ha(&self) -> Option<&HaConfig> {
+        self.ha.as_ref()
     }
 
     /// How hosts on this machine connect over shared memory.
@@ -525,7 +534,7 @@ impl Config {
             uuid: self.identifier("uuid", raw.uuid.as_ref())?,
             nguid: self.identifier("nguid", raw.nguid.as_ref())?,
             eui64: self.identifier("eui64", raw.eui64.as_ref())?,
-            readonly: raw.readonly,
+            readonly: *raw.readonly.get_ref(),
             state: if raw.enabled {
                 NamespaceState::Ready
             } else {

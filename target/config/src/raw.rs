@@ -168,8 +168,8 @@ pub(crate) struct RawNamespace {
     /// Whether the namespace is read-only.
     ///
     /// Default: `false`
-    #[serde(default)]
-    pub(crate) readonly: bool,
+    #[serde(default = "nowhere")]
+    pub(crate) readonly: Spanned<bool>,
     /// Whether the namespace is served. The backing store of a disabled one is not opened.
     ///
     /// Default: `true`
@@ -214,7 +214,7 @@ impl RawConfig {
                 uuid: None,
                 nguid: None,
                 eui64: None,
-                readonly: false,
+                readonly: nowhere(),
                 enabled: true,
                 iopoll: nowhere(),
                 ana_group: None,

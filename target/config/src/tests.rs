@@ -1,6 +1,7 @@
 //! Errors in configurations and the messages about them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod ha;
 mod hosts;
 mod locations;
 mod ports;

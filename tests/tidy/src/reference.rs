@@ -280,11 +280,13 @@ pub fn markdown(tables: &[Table]) -> String {
     out
 }
 
-/// The tables that are not arrays, with every default that is a value.
+/// The tables that are not arrays and need no key, with every default that is a value.
 fn defaults(tables: &[Table]) -> String {
     let mut out = String::new();
-    let single = |table: &&Table| !table.header.starts_with("[[");
-    for table in tables.iter().filter(single) {
+    let is_optional = |table: &&Table| {
+        !table.header.starts_with("[[") && !table.keys.iter().any(|key| key.required)
+    };
+    for table in tables.iter().filter(is_optional) {
         let _ = writeln!(out, "{}", table.header);
         for key in &table.keys {
             if let Some(default) = &key.default {
@@ -307,7 +309,11 @@ mod tests {
     use super::*;
 
     const CODE: &str = r#"
-        struct RawConfig { limits: Spanned<RawLimits>, port: Vec<Spanned<RawPort>> }
+        struct RawConfig {
+            limits: Spanned<RawLimits>,
+            ha: Option<Spanned<RawHa>>,
+            port: Vec<Spanned<RawPort>>,
+        }
         /// Sizes.
         struct RawLimits {
             /// Entries,
@@ -316,6 +322,15 @@ mod tests {
             /// Default: `256`
             #[serde(rename = "depth")]
             queue_depth: Option<u16>,
+        }
+        /// Names.
+        struct RawHa {
+            /// Who.
+            name: String,
+            /// Time.
+            ///
+            /// Default: `3`
+            time: Option<u32>,
         }
         /// Places.
         struct RawPort {
@@ -334,14 +349,15 @@ mod tests {
     fn reference_has_tables_and_keys_of_the_code() {
         let tables = tables(&[CODE.to_owned()]).unwrap();
         let headers: Vec<_> = tables.iter().map(|table| table.header.as_str()).collect();
-        assert_eq!(headers, ["[limits]", "[[port]]", "[[port.group]]"]);
+        assert_eq!(headers, ["[limits]", "[ha]", "[[port]]", "[[port.group]]"]);
         let text = markdown(&tables);
         for line in [
             "| `depth` | number | `256` | Entries, 2 to 1024. |",
             "| `traddr` | text | required | Where. |",
             "| `on` | true or false |  | Whether. |",
             "| `id` | number | required | Which. |",
-            "[limits]\ndepth = 256\n",
+            // A table with a required key has no default of its own.
+            "[limits]\ndepth = 256\n\n[[port]]\n",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
