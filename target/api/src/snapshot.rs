@@ -248,7 +248,7 @@ pub struct Failed {
 
 impl NamespaceState {
     /// All states.
-    pub const STATES: [&'static str; 4] = ["ready", "faulted", "waiting", "disabled"];
+    pub const STATES: [&'static str; 5] = ["ready", "standby", "faulted", "waiting", "disabled"];
 
     /// Whether hosts can use it; also true for NSID 0, which is not a namespace.
     #[must_use]
@@ -267,6 +267,7 @@ impl NamespaceState {
     pub fn name_of(state: nvmeof_target_core::NamespaceState) -> &'static str {
         match state {
             nvmeof_target_core::NamespaceState::Ready => "ready",
+            nvmeof_target_core::NamespaceState::Standby => "standby",
             nvmeof_target_core::NamespaceState::Faulted => "faulted",
             nvmeof_target_core::NamespaceState::Absent
             | nvmeof_target_core::NamespaceState::Awaited => "waiting",
