@@ -126,6 +126,9 @@ pub struct StatusOut {
     pub serving: String,
     /// Whether the target is drained: it has no hosts and does not listen.
     pub drained: bool,
+    /// High availability in one line, if it is configured; `GET /v1/ha` has the details.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_availability: Option<String>,
     /// Why the last drain failed, unless the target was resumed since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_drained: Option<String>,

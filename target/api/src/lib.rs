@@ -19,6 +19,7 @@ mod client;
 mod documents;
 mod edit;
 mod error;
+mod ha;
 mod latency;
 mod object;
 mod reservations;
@@ -29,10 +30,11 @@ pub use client::{CallError, Caller, HttpResponse};
 pub use documents::*;
 pub use edit::{ANY, Edit, HostKeys, KEY_PREFIX, KeyFiles, NamespaceAdd, Slot};
 pub use error::{ErrorBody, ErrorText};
+pub use ha::*;
 pub use latency::Latency;
 pub use reservations::*;
 pub use resize::Resize;
 pub use snapshot::{
-    Counts, Descriptors, Failed, GroupState, HostAuthentications, HostState, NamespaceState,
-    QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
+    Counts, Descriptors, Failed, GroupState, HaGroupState, HaState, HostAuthentications, HostState,
+    NamespaceState, QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
 };

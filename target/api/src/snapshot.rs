@@ -52,6 +52,31 @@ pub struct Snapshot {
     /// Controllers by the key with which their host authenticated; `none`: it did not.
     #[serde(default)]
     pub controllers_by_key: BTreeMap<String, usize>,
+    /// High availability, if it is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ha: Option<HaState>,
+}
+
+/// High availability as this gateway sees it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct HaState {
+    /// Whether this gateway is a member.
+    pub member: bool,
+    /// The configured groups.
+    pub groups: Vec<HaGroupState>,
+}
+
+/// An ANA group of high availability.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct HaGroupState {
+    /// ANA group ID.
+    pub group: u32,
+    /// Whether this gateway owns it by the record.
+    pub owned: bool,
+    /// Whether this gateway serves it.
+    pub served: bool,
+    /// Grows with each takeover.
+    pub epoch: u64,
 }
 
 /// Authentications of a host that has a key.

@@ -201,6 +201,10 @@ fn every_verb_works_as_text_and_json() {
         both(&setup, people, programs);
         done.insert(verb(people));
     }
+    // This target is no gateway.
+    ctl(&setup, "ha").fails(2, &["high availability", "add [ha]"]);
+    is_refused_for_programs(&setup, "ha", &["add [ha]"]);
+    done.insert("ha".to_owned());
     defer_two(&setup);
     let (text, json) = both(&setup, "changes", "changes");
     let unwrapped = text.split_whitespace().collect::<Vec<_>>().join(" ");

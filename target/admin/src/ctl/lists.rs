@@ -277,7 +277,7 @@ fn with_key(one: &ControllerOut) -> String {
 }
 
 /// Rows below a header, each column but the last as wide as its widest cell.
-fn table<const N: usize>(
+pub(super) fn table<const N: usize>(
     header: [&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> Vec<String> {

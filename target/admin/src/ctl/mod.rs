@@ -1,6 +1,7 @@
 //! `nvmeof-target ctl`: shows and changes a running target.
 
 mod edits;
+mod ha;
 mod keys;
 mod lists;
 mod print;
@@ -31,6 +32,7 @@ use crate::{FAILED, USAGE};
 pub(crate) use print::wrapped;
 
 use edits::{Ana, Edits, Host, Namespace, Port, Referral, Subsystem};
+use ha::OfHa;
 use lists::List;
 use reservations::OfReservations;
 
@@ -92,6 +94,8 @@ enum What {
     Referral(Edits<Referral>),
     /// Show, clear, export or import reservations of hosts.
     Reservations(OfReservations),
+    /// Show high availability; move groups between gateways.
+    Ha(OfHa),
     /// Delete the controllers of a host; it may reconnect.
     Disconnect(Disconnect),
     /// Stop listening, complete commands in flight, disconnect all hosts.
@@ -149,6 +153,9 @@ enum Failed {
     File { file: PathBuf, why: String },
     #[error("{0}")]
     Usage(String),
+    /// An order was accepted and its effect did not appear.
+    #[error("{0}")]
+    NotDone(String),
 }
 
 /// Time limit of a request: a change waits for every reactor, a drain for commands in
@@ -222,6 +229,7 @@ impl Ctl {
                 )
             }
             What::Reservations(it) => self.reservations(it),
+            What::Ha(it) => self.ha(it),
             What::Drain => self.post("/v1/drain", &Value::Null, print::drained),
             What::Resume => self.post("/v1/resume", &Value::Null, print::status),
             What::Save(Save { file: None, .. }) => {
@@ -370,7 +378,7 @@ impl Failed {
             {
                 USAGE
             }
-            Self::Call(_) | Self::File { .. } => FAILED,
+            Self::Call(_) | Self::File { .. } | Self::NotDone(_) => FAILED,
             Self::Usage(_) => USAGE,
         }
     }

@@ -75,6 +75,9 @@ pub(super) fn status(status: &StatusOut) -> String {
 fn add_process(lines: &mut Lines, status: &StatusOut) {
     let drained = if status.drained { ", drained" } else { "" };
     lines.add(0, &format!("nvmeof-target {}{drained}", status.version));
+    if let Some(text) = &status.high_availability {
+        lines.add(0, &format!("high availability: {text}"));
+    }
     if let Some(why) = &status.not_drained {
         let text = format!("NOT DRAINED: {why}; `ctl drain` retries, `ctl resume` cancels");
         lines.add(0, &text);

@@ -3,6 +3,7 @@
 //! A thread of its own serves the socket; no reactor waits for it. Write permission on the
 //! socket's file is permission for every change.
 
+mod ha;
 mod openapi;
 mod queue;
 mod reservations;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use utoipa::openapi::schema::{AdditionalProperties, AnyOf, ArrayItems, Object, OneOf, Schema};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use super::{reservations, routes};
+use super::{ha, reservations, routes};
 use crate::watch::http;
 
 #[derive(utoipa::OpenApi)]
@@ -31,6 +31,11 @@ use crate::watch::http;
         reservations::reservations,
         reservations::clear,
         reservations::import,
+        ha::ha,
+        ha::ha_move,
+        ha::ha_drain,
+        ha::ha_resume,
+        ha::ha_forget,
         routes::described,
         http::metrics,
         http::healthz,

@@ -19,6 +19,7 @@ use nvmeof_target_manage::files;
 pub struct ChangeQueue {
     workers: Arc<Semaphore>,
     entries: Arc<Semaphore>,
+    orders: Arc<Semaphore>,
     /// The most requests that wait or are executed.
     most: usize,
     /// A change in progress for longer is reported to the clients that wait.
@@ -59,6 +60,10 @@ pub(super) struct PendingOutcome {
 
 /// Requests that are executed at a time; changes among them are applied one after the other.
 const CONCURRENT: usize = WORKERS / 2;
+/// Orders of high availability that wait for an answer at a time.
+const CONCURRENT_ORDERS: usize = 2;
+/// Changes and orders leave workers for requests that only read.
+const _: () = assert!(CONCURRENT + CONCURRENT_ORDERS < WORKERS);
 /// Several times the bound after which a reactor counts as stalled.
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// One of this many connections is reserved for requests that only read.
@@ -77,6 +82,7 @@ impl ChangeQueue {
         Self {
             workers: Arc::new(Semaphore::new(CONCURRENT)),
             entries: Arc::new(Semaphore::new(most)),
+            orders: Arc::new(Semaphore::new(CONCURRENT_ORDERS)),
             most,
             stall_limit: STALL_LIMIT,
             waiting: Arc::default(),
@@ -125,9 +131,20 @@ impl Entry {
 
     /// Waits for a worker, in order of arrival.
     pub(super) async fn acquire(self) -> Permit {
-        let worker = Arc::clone(&self.queue.workers).acquire_owned().await;
+        let workers = Arc::clone(&self.queue.workers);
+        self.acquire_of(workers).await
+    }
+
+    /// Waits for a worker for an order of high availability. It does not wait for changes: a
+    /// backing store that stalls them may be the reason for the order.
+    pub(super) async fn acquire_for_order(self) -> Permit {
+        let workers = Arc::clone(&self.queue.orders);
+        self.acquire_of(workers).await
+    }
+
+    async fn acquire_of(self, workers: Arc<Semaphore>) -> Permit {
         Permit {
-            _worker: worker.ok(),
+            _worker: workers.acquire_owned().await.ok(),
             _entry: self.permit,
         }
     }

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 
 use super::queue::Permit;
-use super::{Shared, openapi, reservations};
+use super::{Shared, ha, openapi, reservations};
 use crate::changes::{ChangeError, Edit, Keeper, Outcome, Planned, Resize, Stalled};
 use crate::http::{Fault, Refusals, finished, unfinished, work};
 use nvmeof_target_address::port_address;
@@ -50,6 +50,11 @@ pub(super) const ROUTES: &[Route] = &[
     ("/v1/reservations", || get(reservations::reservations)),
     ("/v1/reservations/clear", || post(reservations::clear)),
     ("/v1/reservations/import", || post(reservations::import)),
+    ("/v1/ha", || get(ha::ha)),
+    ("/v1/ha/move", || post(ha::ha_move)),
+    ("/v1/ha/drain", || post(ha::ha_drain)),
+    ("/v1/ha/resume", || post(ha::ha_resume)),
+    ("/v1/ha/forget", || post(ha::ha_forget)),
     ("/openapi.json", || get(described)),
 ];
 
@@ -366,6 +371,7 @@ fn status_of(keeper: &Keeper) -> StatusOut {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         serving: manager.status(),
         drained: drained == Drained::Done,
+        high_availability: manager.ha().map(|it| ha::summary(&it.status())),
         not_drained: drained.failure().map(str::to_owned),
         file: shown.file.display().to_string(),
         applied: shown.applied,

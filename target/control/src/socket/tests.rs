@@ -22,7 +22,7 @@ use super::routes::{Body, NoBody, drain, edits, resume, status};
 use super::*;
 use crate::changes::LoadedConfig;
 use crate::http::{finished, serve, work};
-use nvmeof_target_api::{Caller, Edit, EditsIn, NamespaceAdd, OutcomeOut};
+use nvmeof_target_api::{Caller, Edit, EditsIn, HaGatewayIn, NamespaceAdd, OutcomeOut};
 use nvmeof_target_manage::Server;
 use tokio::sync::oneshot;
 
@@ -386,6 +386,30 @@ fn pending_changes_leave_capacity_for_reads() {
             one.await.unwrap().map(drop).unwrap();
         }
         planned().await.map(drop).unwrap();
+    });
+    server.stop();
+    server.join().unwrap();
+}
+
+/// An order may be the remedy for what stalls the changes.
+#[test]
+fn orders_of_high_availability_do_not_wait_for_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, shared) = served(&folder, |_| {});
+    runtime().block_on(async {
+        let mut stalled = Vec::new();
+        for _ in 0..4 {
+            stalled.push(shared.queue.enter().unwrap().acquire().await);
+        }
+        let gateway = "gw1".to_owned();
+        let body = Body(HaGatewayIn { gateway });
+        let drained = ha::ha_drain(State(shared.clone()), body).await;
+        let fault = drained.map(drop).unwrap_err();
+        // This target is no gateway.
+        assert_eq!(fault.status.as_u16(), 404, "{fault:?}");
+        assert!(fault.error.message.contains("add [ha]"), "{fault:?}");
+        let shown = ha::ha(State(shared.clone()), NoBody).await;
+        assert_eq!(shown.map(drop).unwrap_err(), fault);
     });
     server.stop();
     server.join().unwrap();

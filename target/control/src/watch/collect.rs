@@ -16,12 +16,13 @@ use nvmeof_wire::Nqn;
 use super::Health;
 use super::joined::Joined;
 use nvmeof_target_api::{
-    Counts, Descriptors, GroupState, HostAuthentications, HostState, NamespaceState, OutcomeCount,
-    QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
+    Counts, Descriptors, GroupState, HaGroupState, HaState, HostAuthentications, HostState,
+    NamespaceState, OutcomeCount, QueueState, ReactorState, Snapshot, SubsystemState, WaitingState,
 };
 use nvmeof_target_config::ProviderName;
 use nvmeof_target_engine::{ConnectionEnd, Counters, ReactorSnapshot, ThreadState};
 use nvmeof_target_engine::{Mailbox, Order};
+use nvmeof_target_manage::ha::{HaStanding, HaStatus};
 use nvmeof_target_manage::ports::Providers;
 use nvmeof_target_manage::{FaultCounts, Manager, MetricsSources, Server};
 
@@ -190,6 +191,9 @@ impl Watch {
             authentications: by_outcome(report.all),
             host_authentications: host_authentications(&report),
             controllers_by_key: controllers_by_key(&self.target.connected()),
+            ha: manager
+                .and_then(Manager::ha)
+                .map(|it| ha_state(&it.status())),
         }
     }
 
@@ -256,6 +260,19 @@ fn waiting(manager: &Manager) -> Vec<WaitingState> {
         reason: one.waits.why,
     })
     .collect()
+}
+
+fn ha_state(status: &HaStatus) -> HaState {
+    let groups = status.groups.iter().map(|one| HaGroupState {
+        group: one.id,
+        owned: one.owner.as_ref() == Some(&status.gateway),
+        served: one.is_served_here,
+        epoch: one.epoch,
+    });
+    HaState {
+        member: status.standing == HaStanding::Member,
+        groups: groups.collect(),
+    }
 }
 
 /// Sums over all reactors.
@@ -480,5 +497,43 @@ fn descriptors() -> Descriptors {
     Descriptors {
         open: open.unwrap_or_default(),
         limit: nvmeof_target_manage::files::limit(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvmeof_target_manage::ha::HaGroup;
+
+    use super::*;
+
+    #[test]
+    fn group_is_owned_by_the_record_and_served_by_the_gateway() {
+        let group = |id, owner: Option<&str>, is_served_here| HaGroup {
+            id,
+            owner: owner.map(str::to_owned),
+            is_served_here,
+            epoch: 7,
+            ..HaGroup::default()
+        };
+        let status = HaStatus {
+            gateway: "gw1".to_owned(),
+            standing: HaStanding::Member,
+            groups: vec![
+                group(1, Some("gw1"), true),
+                group(2, Some("gw1"), false),
+                group(3, Some("gw2"), false),
+                group(4, None, false),
+            ],
+            ..HaStatus::default()
+        };
+        let state = ha_state(&status);
+        let groups = state.groups.iter();
+        let groups: Vec<_> = groups.map(|one| (one.owned, one.served)).collect();
+        assert!(state.member);
+        assert_eq!(
+            groups,
+            [(true, true), (true, false), (false, false), (false, false)]
+        );
+        assert!(!ha_state(&HaStatus::default()).member);
     }
 }

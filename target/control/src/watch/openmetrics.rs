@@ -51,6 +51,7 @@ impl Collector for Families {
         out.namespaces(snapshot)?;
         out.hosts(snapshot)?;
         out.authentications(snapshot)?;
+        out.ha(snapshot)?;
         out.reactors(snapshot)?;
         out.connections(snapshot)
     }
@@ -303,6 +304,39 @@ impl MetricsWriter<'_> {
             "Controllers by the key with which their host authenticated; none: it did not",
             None,
             controllers.map(|(key, n)| (vec![label("key", key)], count(*n))),
+        )
+    }
+
+    fn ha(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
+        let gauge = |is: bool| f64::from(u8::from(is));
+        let ha = snapshot.ha.iter();
+        self.gauges(
+            "ha_member",
+            "1 if this gateway takes part in high availability, otherwise 0",
+            None,
+            ha.clone().map(|it| (vec![], gauge(it.member))),
+        )?;
+        let groups: Vec<_> = ha
+            .flat_map(|it| &it.groups)
+            .map(|one| (vec![label("group", &one.group)], one))
+            .collect();
+        self.gauges(
+            "ha_group_owned",
+            "1 if this gateway owns the ANA group by the record, otherwise 0",
+            None,
+            each(&groups, |one| gauge(one.owned)),
+        )?;
+        self.gauges(
+            "ha_group_served",
+            "1 if this gateway serves the ANA group, otherwise 0",
+            None,
+            each(&groups, |one| gauge(one.served)),
+        )?;
+        self.gauges(
+            "ha_group_epoch",
+            "Epoch of the ANA group, which grows with each takeover",
+            None,
+            each(&groups, |one| whole(one.epoch)),
         )
     }
 

@@ -24,8 +24,8 @@ use super::openmetrics::to_openmetrics;
 use super::*;
 use exposition::{Family, parse};
 use nvmeof_target_api::{
-    Counts, Descriptors, Failed, GroupState, HostAuthentications, HostState, Latency,
-    NamespaceState, ReactorState, Snapshot, SubsystemState, WaitingState,
+    Counts, Descriptors, Failed, GroupState, HaGroupState, HaState, HostAuthentications, HostState,
+    Latency, NamespaceState, ReactorState, Snapshot, SubsystemState, WaitingState,
 };
 use nvmeof_target_config::Config;
 use nvmeof_target_engine::ReactorSnapshot;
@@ -159,6 +159,15 @@ fn full() -> Snapshot {
             outcomes: names(&[("success", 4), ("wrong_key", 1)]),
         }],
         controllers_by_key: names(&[("current", 1), ("old", 2), ("removed", 3), ("none", 4)]),
+        ha: Some(HaState {
+            member: true,
+            groups: vec![HaGroupState {
+                group: 2,
+                owned: true,
+                served: false,
+                epoch: 7,
+            }],
+        }),
     }
 }
 
@@ -243,6 +252,10 @@ fn metrics_text_matches_the_snapshot() {
             1.0,
         ),
         ("controllers_by_key", &[("key", "removed")], 3.0),
+        ("ha_member", &[], 1.0),
+        ("ha_group_owned", &[("group", "2")], 1.0),
+        ("ha_group_served", &[("group", "2")], 0.0),
+        ("ha_group_epoch", &[("group", "2")], 7.0),
         ("reactor_up", &[("reactor", "0")], 1.0),
         ("reactor_waiting", &[("for", "disk")], 2.0),
         ("connections", &[("provider", "iwarp")], 2.0),

@@ -13,6 +13,8 @@ fn request(path: &str) -> Value {
         "/v1/reservations/import" => json!({ "subsystem": "nqn", "nsid": 1, "reservations": {
             "subsystem": "nqn", "nsid": 1, "uuid": "", "generation": 0, "persistent": false,
             "reservation": null, "registrants": [] } }),
+        "/v1/ha/move" => json!({ "group": 1, "gateway": "gw1" }),
+        "/v1/ha/drain" | "/v1/ha/resume" | "/v1/ha/forget" => json!({ "gateway": "gw1" }),
         "/v1/disconnect" => json!({ "host": HOST }),
         _ => json!({}),
     }
@@ -31,6 +33,7 @@ fn is_changing(path: &str) -> bool {
         "/v1/status",
         "/v1/document",
         "/v1/reservations",
+        "/v1/ha",
         "/openapi.json",
     ]
     .contains(&path)
