@@ -311,9 +311,11 @@ impl Driver {
                 same.and_then(|it| it.owner.clone())
             };
             if owner(&before) != group.owner {
-                let name = group.owner.as_deref().unwrap_or("none");
-                let why = group.last.as_ref().map_or("", |last| &last.why);
-                tracing::info!("ANA group {}: owner {name}: {why}", group.id);
+                let (id, why) = (group.id, group.last.as_ref().map_or("", |last| &last.why));
+                match &group.owner {
+                    Some(name) => tracing::info!("ANA group {id}: gateway {name} takes it: {why}"),
+                    None => tracing::info!("ANA group {id}: released by its owner"),
+                }
             }
         }
         self.control.set_status(status);
