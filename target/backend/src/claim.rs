@@ -112,7 +112,7 @@ impl Claim {
                     (true, _) => Mode::ReadOnly,
                     (false, clients) => Mode::Writable(clients.cloned()),
                 };
-                let (store, geometry) = rbd::open(&name, image, access, mode, block_size)?;
+                let (store, geometry) = rbd::open(&name, image, access, &mode, block_size)?;
                 (geometry, Source::Rbd(store))
             }
         };

@@ -44,9 +44,11 @@ impl Numbers {
         Some(u32::from(entry.generation) << 16 | u32::from(index))
     }
 
-    /// Frees a number. No reactor may have the backing store open.
+    /// Frees a number, if it is taken. No reactor may have the backing store open.
     pub fn free(&mut self, number: u32) {
-        if let Some(entry) = self.entries.get_mut(index_of(number)) {
+        let entry = self.entries.get_mut(index_of(number));
+        let is_its = |entry: &&mut Entry| u32::from(entry.generation) == number >> 16;
+        if let Some(entry) = entry.filter(is_its) {
             entry.taken = false;
             entry.generation = entry.generation.wrapping_add(1);
         }
@@ -66,6 +68,9 @@ mod tests {
         let again = numbers.take().unwrap();
         assert_eq!((again, index_of(again)), (1 << 16 | 1, 1));
         assert_eq!(numbers.take(), Some(3));
+        // It belongs to another backing store now.
+        numbers.free(1);
+        assert_eq!(numbers.take(), Some(4));
     }
 
     #[test]

@@ -145,8 +145,8 @@ impl RbdClients {
             }
             std::thread::sleep(POLL);
         }
-        let clusters = self.inner.clusters.iter();
-        if let Some(failed) = clusters.filter(|it| it.has_failed_to_close()).next() {
+        let mut clusters = self.inner.clusters.iter();
+        if let Some(failed) = clusters.find(|it| it.has_failed_to_close()) {
             let address = failed.address();
             return Err(format!(
                 "client {address}: an image was not closed properly"
@@ -209,7 +209,7 @@ mod tests {
         let before = gate.pass();
         assert!(!before.is_valid());
         gate.set(true);
-        let (first, again) = (gate.pass(), gate.clone().pass());
+        let (first, again) = (gate.pass(), gate.pass());
         assert!(first.is_valid() && again.is_valid() && !before.is_valid());
         gate.set(true);
         assert!(first.is_valid(), "no change");

@@ -53,7 +53,7 @@ pub(crate) fn open(
     name: &Arc<str>,
     image: &RbdName,
     access: &CephAccess,
-    mode: Mode,
+    mode: &Mode,
     block_size: Option<BlockSize>,
 ) -> Result<(Arc<RbdStore>, Geometry), OpenError> {
     let is_locked = matches!(mode, Mode::Writable(_));
@@ -72,7 +72,7 @@ pub(crate) fn standby(
     access: &CephAccess,
     block_size: Option<BlockSize>,
 ) -> Result<Geometry, OpenError> {
-    let opened = open_image(name, image, access, Mode::Standby, block_size);
+    let opened = open_image(name, image, access, &Mode::Standby, block_size);
     opened.map(|(_, geometry)| geometry)
 }
 
@@ -80,7 +80,7 @@ fn open_image(
     name: &Arc<str>,
     image: &RbdName,
     access: &CephAccess,
-    mode: Mode,
+    mode: &Mode,
     block_size: Option<BlockSize>,
 ) -> Result<(Image, Geometry), OpenError> {
     let refused = |why| OpenError::Rbd {

@@ -114,7 +114,7 @@ impl HaStart {
 fn examiner(manager: Arc<Manager>) -> io::Result<Latest<()>> {
     let mut last = None;
     Latest::start("ha-standby", move |()| {
-        last = manager.examine_standby(last.take());
+        last = manager.examine_standby(last.as_ref());
     })
 }
 

@@ -8,6 +8,7 @@
 //! Whether operations may start is up to the clients of the group ([`RbdClients::permit`]), which
 //! does not wait for a change in progress. What hosts see follows.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,17 +50,7 @@ impl Manager {
             .into_iter()
             .filter(|it| it.is_in(group) && !it.is_held());
         let opened = self.open_images(closed.collect());
-        let of_group =
-            |error: &OpenError| matches!(error, OpenError::Rbd { why, .. } if affects_all(why));
-        let severe = opened
-            .iter()
-            .find_map(|(_, taken)| taken.as_ref().err().filter(|it| of_group(it)));
-        if let Some(error) = severe {
-            return Err(error.to_string());
-        }
-        let any = opened.is_empty() || opened.iter().any(|(_, taken)| taken.is_ok());
-        let first = opened.iter().find_map(|(_, taken)| taken.as_ref().err());
-        if let (false, Some(error)) = (any, first) {
+        if let Some(error) = failure(&opened) {
             return Err(error.to_string());
         }
         let mut state = self.lock();
@@ -68,13 +59,11 @@ impl Manager {
             let same = |it: &NamespaceStore| {
                 it.number == before.number && it.configured == before.configured
             };
-            let Some(at) = next.iter().position(same) else {
+            let at = next.iter().position(same);
+            let Some((at, store)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
                 continue;
             };
-            let Some(store) = next.get_mut(at) else {
-                continue;
-            };
-            store.state = match taken {
+            let after = match taken {
                 Ok(taken) => StoreState::Standby(taken.into_standby()),
                 Err(error) => {
                     let error = open_error(&state.config, at, &error);
@@ -82,8 +71,9 @@ impl Manager {
                     store.state.waiting_for(WaitReason::of(&error))
                 }
             };
+            state.pool.set_closed(store, after);
         }
-        state.pool.commit(next, std::collections::BTreeMap::new());
+        state.pool.commit(next, BTreeMap::new());
         Ok(())
     }
 
@@ -128,8 +118,11 @@ impl Manager {
             let Some(claim) = claim.map(|claim| claim.in_period(clients)) else {
                 continue;
             };
-            let number = state.pool.number();
-            store.number = number.ok_or_else(|| "too many backing stores are open".to_owned())?;
+            let Some(number) = state.pool.number() else {
+                state.pool.free(&fresh);
+                return Err("too many backing stores are open".to_owned());
+            };
+            store.number = number;
             fresh.push((store.number, claim.clone()));
             store.state = StoreState::Open(claim);
         }
@@ -158,14 +151,9 @@ impl Manager {
             let Some(claim) = store.claim().cloned() else {
                 continue;
             };
-            let Some(number) = state.pool.number() else {
-                continue;
-            };
             old.push((store.number, claim.clone()));
-            let geometry = claim.geometry().clone();
-            let claim = Some(claim);
-            store.number = number;
-            store.state = StoreState::Standby(Standby { geometry, claim });
+            let standby = Taken::Open(claim).into_standby();
+            state.pool.set_closed(store, StoreState::Standby(standby));
         }
         // This opens nothing, so it cannot fail.
         let _ = self.serve_next(state, next, &[], &old);
@@ -187,7 +175,8 @@ impl Manager {
             let is_known = store.waiting().is_none_or(|awaited| awaited.is_known);
             if is_known {
                 let claim = None;
-                store.state = StoreState::Standby(Standby { geometry, claim });
+                let standby = StoreState::Standby(Standby { geometry, claim });
+                state.pool.set_closed(store, standby);
             }
         }
         let _ = self.serve_next(&mut state, next, &[], &[]);
@@ -210,7 +199,7 @@ impl Manager {
 
     /// Examines one image on standby whose size may have changed at its owner, the next one after
     /// `last`. Returns its namespace.
-    pub(crate) fn examine_standby(&self, last: Option<(String, u32)>) -> Option<(String, u32)> {
+    pub(crate) fn examine_standby(&self, last: Option<&(String, u32)>) -> Option<(String, u32)> {
         let stores = self.snapshot().stores;
         let closed = |it: &&NamespaceStore| {
             matches!(&it.state, StoreState::Standby(Standby { claim: None, .. }))
@@ -220,7 +209,7 @@ impl Manager {
         closed.sort_by_key(|it| key(it));
         let after = closed
             .iter()
-            .find(|it| last.as_ref().is_none_or(|last| key(it) > *last));
+            .find(|it| last.is_none_or(|last| key(it) > *last));
         let store = *after.or(closed.first())?;
         let configured = &store.configured;
         match Claim::examine(&configured.spec, configured.block_size) {
@@ -309,6 +298,18 @@ impl StoreState {
             waits,
         })
     }
+}
+
+/// Why a group cannot be served, if that is so: the reason concerns all images, or all failed.
+fn failure(opened: &[Opened]) -> Option<&OpenError> {
+    let errors = || opened.iter().filter_map(|(_, taken)| taken.as_ref().err());
+    let concerns_all = |error: &&OpenError| match error {
+        OpenError::Rbd { why, .. } => affects_all(why),
+        _ => false,
+    };
+    let has_all_failed = errors().count() == opened.len();
+    let first = errors().next().filter(|_| has_all_failed);
+    errors().find(concerns_all).or(first)
 }
 
 /// Whether a group cannot be served because of it, although other images can be opened.

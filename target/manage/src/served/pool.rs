@@ -300,6 +300,16 @@ impl Pool {
         self.numbers.take()
     }
 
+    /// Sets the state of a backing store that is not open on reactors any more. They may still
+    /// use its number, which is released when they do not.
+    pub(super) fn set_closed(&mut self, store: &mut NamespaceStore, state: StoreState) {
+        if let StoreState::Open(_) | StoreState::Faulted(_) = store.state {
+            // If there is none, hosts get the same refusal.
+            store.number = self.numbers.take().unwrap_or(u32::MAX);
+        }
+        store.state = state;
+    }
+
     /// Whether a failed backing store is being closed.
     pub(super) fn is_closing_failed(&self) -> bool {
         self.retired.iter().any(|one| one.lost)
@@ -523,11 +533,16 @@ impl Pool {
         Ok((taken, spec.clone()))
     }
 
-    /// Releases the numbers of a change that is not made. No reactor uses them.
-    pub(super) fn release(&mut self, prepared: &Prepared) {
-        for (number, _) in &prepared.fresh {
+    /// Releases numbers that no reactor uses.
+    pub(super) fn free(&mut self, fresh: &[(u32, Claim)]) {
+        for (number, _) in fresh {
             self.numbers.free(*number);
         }
+    }
+
+    /// Releases the numbers of a change that is not made. No reactor uses them.
+    pub(super) fn release(&mut self, prepared: &Prepared) {
+        self.free(&prepared.fresh);
         self.release_standby(prepared);
     }
 

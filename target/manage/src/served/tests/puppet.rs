@@ -35,6 +35,7 @@ pub(super) fn manager(text: &str, timeout: Duration) -> (Arc<Manager>, Mailbox) 
             &config,
             pool.served(),
             &specs,
+            pool.held(),
             config.authentication().unwrap(),
         )
         .unwrap(),
