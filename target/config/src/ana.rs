@@ -118,6 +118,23 @@ path = "ram:1M"
     }
 
     #[test]
+    fn groups_of_other_gateways_are_inaccessible_on_every_port() {
+        let config = parse(GOOD).unwrap();
+        let addresses = config.addresses().into_iter();
+        let ports: Vec<_> = addresses.map(without_carriers).collect();
+        let sized = |spec: &mut nvmeof_target_core::NamespaceSpec| spec.blocks = 8;
+        let keys = config.authentication().unwrap();
+        let model = config.model_of(sized, &ports, &[2], keys).unwrap();
+        use AnaState as State;
+        for port in model.ports() {
+            assert_eq!(port.ana_state(2), State::INACCESSIBLE);
+            assert_eq!(port.ana_state(1), State::OPTIMIZED);
+        }
+        assert_eq!(model.ports()[0].ana_state(3), State::INACCESSIBLE);
+        assert_eq!(model.ports()[1].ana_state(3), State::OPTIMIZED);
+    }
+
+    #[test]
     fn invalid_ana_keys_are_reported_with_their_line() {
         for (from, to, line, word) in [
             ("id = 7", "id = 2", 11, "id"),

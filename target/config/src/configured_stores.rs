@@ -126,7 +126,8 @@ impl Config {
     }
 
     /// The model with these ports and the keys of hosts. `fill_in` completes each enabled namespace
-    /// with the properties of its backing store, in order.
+    /// with the properties of its backing store, in order. The ANA groups `standby`, which other
+    /// gateways serve, are inaccessible on every port.
     ///
     /// # Errors
     /// [`ConfigError`] names file, line and key.
@@ -134,10 +135,11 @@ impl Config {
         &self,
         fill_in: impl FnMut(&mut NamespaceSpec),
         ports: &[PortSpec],
+        standby: &[u32],
         keys: AuthenticationSpec,
     ) -> Result<Model, ConfigError> {
         let subsystems = self.subsystem_specs(fill_in)?;
-        let model = self.build(ports, &subsystems)?;
+        let model = self.build(ports, standby, &subsystems)?;
         Ok(model.with_authentication(keys))
     }
 

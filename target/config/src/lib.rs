@@ -47,10 +47,11 @@ use nvmeof_backend_spec::CephAccess;
 use nvmeof_polling::PollingConfig;
 use nvmeof_rdma::Address;
 use nvmeof_target_core::{
-    Carrier, Limits, Location, Model, ModelError, NamespaceSpec, NamespaceState, PortAddress,
-    PortSpec, Preferred, SubsystemSpec, derived,
+    AnaGroup, Carrier, Limits, Location, Model, ModelError, NamespaceSpec, NamespaceState,
+    PortAddress, PortSpec, Preferred, SubsystemSpec, derived,
 };
 use nvmeof_wire::Nqn;
+use nvmeof_wire::log::ana::AnaState;
 
 pub use authentication::{ReadKey, UnreadKey};
 pub use configured_stores::ConfiguredStore;
@@ -251,7 +252,7 @@ impl Config {
     fn checked_model(&self) -> Result<Model, ConfigError> {
         let subsystems = self.subsystem_specs(|_| ())?;
         let ports: Vec<_> = self.addresses().into_iter().map(without_carriers).collect();
-        self.build(&ports, &subsystems)
+        self.build(&ports, &[], &subsystems)
     }
 
     /// Errors in values that can be checked without a model.
@@ -307,11 +308,21 @@ impl Config {
         ports.map(RawPort::address).collect()
     }
 
-    /// The same ports, in order, with their port IDs, ANA groups and subsystems.
-    fn complete(&self, ports: &[PortSpec]) -> Vec<PortSpec> {
+    /// The same ports, in order, with their port IDs, ANA groups and subsystems. The ANA groups
+    /// `standby` are inaccessible.
+    fn complete(&self, ports: &[PortSpec], standby: &[u32]) -> Vec<PortSpec> {
         let raw = self.raw.port.iter().map(Spanned::get_ref);
         let both = ports.iter().cloned().zip(raw);
-        both.map(|(spec, raw)| raw.complete(spec)).collect()
+        both.map(|(spec, raw)| {
+            let mut spec = raw.complete(spec);
+            spec.ana_groups.retain(|group| !standby.contains(&group.id));
+            spec.ana_groups.extend(standby.iter().map(|id| AnaGroup {
+                id: *id,
+                state: AnaState::INACCESSIBLE,
+            }));
+            spec
+        })
+        .collect()
     }
 
     /// Permissions of Unix sockets.
@@ -575,10 +586,11 @@ impl Config {
     fn build(
         &self,
         ports: &[PortSpec],
+        standby: &[u32],
         subsystems: &[SubsystemSpec],
     ) -> Result<Model, ConfigError> {
         let discovery = self.raw.discovery.to_spec(&self.raw.referral);
-        let model = Model::build(self.limits(), &self.complete(ports), subsystems);
+        let model = Model::build(self.limits(), &self.complete(ports, standby), subsystems);
         let bounds = self.raw.port.iter().map(|port| port.get_ref().bounds());
         let model = model.and_then(|model| model.with_discovery(&discovery));
         let model = model.and_then(|model| model.with_port_bounds(bounds));

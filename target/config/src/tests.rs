@@ -43,7 +43,7 @@ pub(super) fn model_of(config: &Config, ports: &[PortSpec]) -> Model {
         }
     };
     let keys = config.authentication().unwrap();
-    config.model_of(fill_in, ports, keys).unwrap()
+    config.model_of(fill_in, ports, &[], keys).unwrap()
 }
 
 /// The message for `GOOD` with `from` replaced by `to`.

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use nvmeof_backend::{Claim, Geometry, RbdClients};
 use nvmeof_target_config::{Config, ConfiguredStore};
-use nvmeof_target_core::{AnaGroup, PortSpec};
-use nvmeof_wire::log::ana::AnaState;
 
 /// The groups of `[[ha.group]]` that this gateway holds. It has fenced their former owners.
 #[derive(Clone, Default)]
@@ -71,20 +69,11 @@ impl HeldGroups {
         self.get(group).is_some_and(|held| held.is_serving)
     }
 
-    /// `ports` with the groups of `config` that this gateway does not serve as inaccessible.
-    pub(crate) fn restrict(&self, config: &Config, ports: &[PortSpec]) -> Vec<PortSpec> {
-        let mut ports = ports.to_vec();
+    /// The groups of `config` that this gateway does not serve.
+    pub(crate) fn standby(&self, config: &Config) -> Vec<u32> {
         let groups = config.ha().into_iter().flat_map(|ha| &ha.groups);
-        for group in groups.filter(|group| !self.is_serving(group.id)) {
-            for port in &mut ports {
-                port.ana_groups.retain(|one| one.id != group.id);
-                port.ana_groups.push(AnaGroup {
-                    id: group.id,
-                    state: AnaState::INACCESSIBLE,
-                });
-            }
-        }
-        ports
+        let groups = groups.map(|group| group.id);
+        groups.filter(|id| !self.is_serving(*id)).collect()
     }
 }
 

@@ -184,14 +184,13 @@ pub(crate) fn model_of<'a>(
     held: &HeldGroups,
     keys: AuthenticationSpec,
 ) -> Result<Model, ConfigError> {
-    let ports = held.restrict(config, ports);
     let mut stores = stores.into_iter();
     let fill_in = |spec: &mut NamespaceSpec| {
         if let Some(store) = stores.next() {
             fill_in(spec, store);
         }
     };
-    config.model_of(fill_in, &ports, keys)
+    config.model_of(fill_in, ports, &held.standby(config), keys)
 }
 
 /// Completes a namespace with the properties of its backing store.

@@ -1,7 +1,7 @@
 //! Opening an image: which ones are served, and their geometry.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -94,7 +94,7 @@ fn open_image(
         mode: mode.clone(),
     };
     let unresponsive = || refused(RbdRefusal::Unresponsive(OPENING));
-    let pending = Pending::begin(name).ok_or_else(unresponsive)?;
+    let pending = Pending::begin(name, PENDING_WAIT).ok_or_else(unresponsive)?;
     // An image that is opened too late is closed again.
     let opened = within(OPENING, move || {
         let opened = opening.open();
@@ -111,23 +111,32 @@ fn open_image(
 
 /// Names of images that are being opened.
 static PENDING: Mutex<BTreeSet<Arc<str>>> = Mutex::new(BTreeSet::new());
+static ENDED: Condvar = Condvar::new();
+/// How long an opening waits for another one of the same image.
+const PENDING_WAIT: Duration = Duration::from_secs(2);
 
 /// An opening in progress. There is one at a time for each image: while the cluster does not
 /// respond, later ones would wait as well, each in a thread of its own.
 struct Pending(Arc<str>);
 
 impl Pending {
-    /// `None` while the image is being opened.
-    fn begin(name: &Arc<str>) -> Option<Self> {
-        pending()
-            .insert(Arc::clone(name))
-            .then(|| Self(Arc::clone(name)))
+    /// `None` if the image is being opened for longer than `timeout`.
+    fn begin(name: &Arc<str>, timeout: Duration) -> Option<Self> {
+        let is_pending = |names: &mut BTreeSet<Arc<str>>| names.contains(name);
+        let waited = ENDED.wait_timeout_while(pending(), timeout, is_pending);
+        let (mut names, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return None;
+        }
+        names.insert(Arc::clone(name));
+        Some(Self(Arc::clone(name)))
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         pending().remove(&self.0);
+        ENDED.notify_all();
     }
 }
 
@@ -381,11 +390,15 @@ mod tests {
     #[test]
     fn image_is_opened_once_at_a_time() {
         let name = Arc::from("rbd:pool/pending");
-        let first = Pending::begin(&name).unwrap();
-        assert!(Pending::begin(&name).is_none());
-        assert!(Pending::begin(&Arc::from("rbd:pool/other")).is_some());
+        let soon = Duration::from_millis(1);
+        let first = Pending::begin(&name, soon).unwrap();
+        assert!(Pending::begin(&name, soon).is_none());
+        assert!(Pending::begin(&Arc::from("rbd:pool/other"), soon).is_some());
+        let waiting = Arc::clone(&name);
+        let next = std::thread::spawn(move || Pending::begin(&waiting, OPENING).is_some());
         drop(first);
-        assert!(Pending::begin(&name).is_some());
+        assert!(next.join().unwrap());
+        assert!(Pending::begin(&name, soon).is_some());
     }
 
     #[test]

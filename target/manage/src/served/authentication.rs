@@ -288,7 +288,7 @@ mod tests {
         let text = format!("[[port]]\ntraddr = \"127.0.0.1\"\n{text}");
         let config = Config::parse(Path::new("target.toml"), text).unwrap();
         let keys = config.authentication().unwrap();
-        config.model_of(|_| {}, &[], keys).unwrap()
+        config.model_of(|_| {}, &[], &[], keys).unwrap()
     }
 
     fn controller(key: Option<KeyState>) -> Connected {
