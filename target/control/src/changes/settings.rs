@@ -151,7 +151,7 @@ mod tests {
     fn document_lines_keep_their_numbers() {
         let text = "# first\nlimits.io_queues = 3\nreactor = { count = 1 }\n[[port]]\n\
             traddr = \"a\"\n\n[control]\n# theirs\nsocket = \"\"\"\n#\n\n  x\"\"\" # y\n\n\
-            [limits]\n[[port]]\ntraddr = \"b\"\n";
+            [limits]\n[ha]\ngateway = \"a\"\n[[ha.group]]\nid = 1\n[[port]]\ntraddr = \"b\"\n";
         let bare = text.replace("limits.io_queues = 3\n", "\n");
         for text in [text.replace("[limits]", "[shm]"), bare] {
             let merged = merged(&text, (Path::new("f"), "limits.io_queues = 5\n"));
