@@ -151,14 +151,14 @@ mod tests {
     fn document_lines_keep_their_numbers() {
         let text = "# first\nlimits.io_queues = 3\nreactor = { count = 1 }\n[[port]]\n\
             traddr = \"a\"\n\n[control]\n# theirs\nsocket = \"\"\"\n#\n\n  x\"\"\" # y\n\n\
-            [limits]\n[[port]]\ntraddr = \"b\"\n";
+            [limits]\n[ha]\ngateway = \"a\"\n[[ha.group]]\nid = 1\n[[port]]\ntraddr = \"b\"\n";
         let bare = text.replace("limits.io_queues = 3\n", "\n");
         for text in [text.replace("[limits]", "[shm]"), bare] {
             let merged = merged(&text, (Path::new("f"), "limits.io_queues = 5\n"));
             let merged = merged.unwrap().unwrap();
             let _: toml::Table = merged.parse().unwrap();
             for (was, is) in text.lines().zip(merged.lines()) {
-                let kept = was.starts_with("traddr") || was.starts_with("[[");
+                let kept = was.starts_with("traddr") || was.starts_with("[[port");
                 let expected = if kept {
                     was.to_owned()
                 } else {
@@ -169,6 +169,19 @@ mod tests {
             }
             assert!(merged.ends_with("\n\n# The settings of f:\n[limits]\nio_queues = 5\n"));
         }
+    }
+
+    #[test]
+    fn arrays_of_settings_come_from_the_file() {
+        let group = |id| format!("[ha]\ngateway = \"a\"\n[[ha.group]]\nid = {id}\n");
+        let two = format!(
+            "{}[[ha.group]]\nid = 3\n[[port]]\ntraddr = \"c\"\n",
+            group(2)
+        );
+        let both = both(&format!("{}[[port]]\ntraddr = \"b\"\n", group(1)), &two).unwrap();
+        let expected = "ha = { gateway = \"a\", group = [{ id = 2 }, { id = 3 }] }\n\
+            port = [{ traddr = \"b\" }]\n";
+        assert_eq!(both, expected.parse().unwrap());
     }
 
     #[test]

@@ -335,6 +335,29 @@ mod tests {
     }
 
     #[test]
+    fn changed_ha_settings_differ() {
+        let text = "[ha]\ngateway = \"gw1\"\nrecord = \"rbd/ha\"\nfailback_s = 9\n\
+                    [[ha.group]]\nid = 1\ngateways = [\"gw1\", \"gw2\"]\n";
+        let before = Fixed::of(&config(text));
+        assert!(before.differing(&config(text)).is_empty());
+        for (from, to, key) in [
+            ("gateway = \"gw1\"", "gateway = \"gw3\"", "gateway"),
+            ("rbd/ha", "rbd/other", "record"),
+            ("rbd/ha", "rbd/ns/ha", "record"),
+            ("failback_s = 9\n", "", "failback_s"),
+            ("failback_s", "lease_ms = 5000\nfailback_s", "lease_ms"),
+            ("[\"gw1\", \"gw2\"]", "[\"gw2\", \"gw1\"]", "group"),
+            ("id = 1", "id = 2", "group"),
+        ] {
+            let other = config(&text.replacen(from, to, 1));
+            assert_eq!(before.differing(&other), [("ha", key)], "{to}");
+        }
+        let required = ["gateway", "record", "group"].map(|key| ("ha", key));
+        assert_eq!(before.differing(&config("")), required);
+        assert_eq!(Fixed::of(&config("")).differing(&config(text)), required);
+    }
+
+    #[test]
     fn changed_sqpoll_cpu_is_detected() {
         let on = |cores| {
             config(&format!(
