@@ -36,11 +36,7 @@ pub(crate) fn run(
     keeper: Option<&Arc<Keeper>>,
     listeners: Listeners,
 ) -> Result<(), ServeError> {
-    let (mut stopping, mut ending) = (None, false);
-    // How long the hand-over of groups to other gateways may take.
-    let mut leaving: Option<Instant> = None;
-    // How long hosts may take to learn of the stop.
-    let mut announcing: Option<Instant> = None;
+    let (mut stop, mut ending): (Option<Stop>, _) = (None, false);
     let (manager, failures) = (server.manager(), server.failures().clone());
     let _monitor = BackingStoreMonitor::start(Arc::clone(manager), failures, service::status)
         .map_err(|error| not_started("thread", &error))?;
@@ -52,7 +48,10 @@ pub(crate) fn run(
     let longest = service::longest_stop(server.drain());
     let mut deadline = ShutdownDeadline::new(longest);
     while server.reactors().next().is_some() {
-        let (count, began) = (server.started(), stopping.is_some() && leaving.is_none());
+        let (count, began) = (
+            server.started(),
+            stop.as_ref().is_some_and(Stop::is_announced),
+        );
         if !deadline.keep_waiting(Instant::now(), began, server.stopping(), count) {
             let left = server.reactors().map(|(at, _)| at);
             return Err(server.stopping().not_ended(left, longest).into());
@@ -61,52 +60,39 @@ pub(crate) fn run(
             watchdog.check(Instant::now(), server.reactors());
         }
         let look = watchdog.as_ref().map(Watchdog::next);
-        let again = leaving.or(announcing);
-        let again = again.map(|_| Instant::now() + ANNOUNCE_POLL);
+        let again = stop.as_ref().is_some_and(|stop| !stop.is_ready());
+        let again = again.then(|| Instant::now() + ANNOUNCE_POLL);
         let look = look.into_iter().chain(deadline.until()).chain(again).min();
         ending |= wait(&server, signals, ending, look);
         while let Ok(Some(signal)) = signals.read_signal() {
             if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGHUP as i32) {
-                if stopping.is_none() {
+                if stop.is_none() {
                     reload(keeper.cloned());
                 }
                 continue;
             }
-            match stopping.map(|since: Instant| since.elapsed()) {
+            match stop.as_ref().map(|stop| stop.began.elapsed()) {
                 Some(since) if since < TOGETHER => continue,
                 Some(_) => {
                     tracing::warn!("second signal: stopping immediately");
                     std::process::exit(1);
                 }
-                None => stopping = Some(Instant::now()),
+                None => {}
             }
             let name = i32::try_from(signal.ssi_signo)
                 .ok()
                 .and_then(|number| Signal::try_from(number).ok())
                 .map_or("signal", Signal::as_str);
             tracing::info!("{name}: stopping; completing commands in flight");
-            service::stopping(server.drain() + HAND_OVER);
-            leaving = server.hand_over().then(|| Instant::now() + HAND_OVER);
-            if leaving.is_none() {
-                announcing = server.announce_stop().then(|| Instant::now() + ANNOUNCE);
-            }
+            stop = Some(Stop::begin(&server));
         }
-        if leaving.is_some_and(|end| Instant::now() >= end || server.has_handed_over()) {
-            if !server.has_handed_over() {
-                tracing::warn!(
-                    "groups not handed over within {} s; other gateways take them over",
-                    HAND_OVER.as_secs()
-                );
-            }
-            leaving = None;
-            announcing = server.announce_stop().then(|| Instant::now() + ANNOUNCE);
+        if let Some(stop) = &mut stop {
+            stop.advance(&server);
         }
-        announcing = announcing.filter(|end| Instant::now() < *end && !server.is_stop_known());
         // A failed reactor stops the others: hosts would keep waiting for half a target
         // instead of using another path.
         let failed = server.reactors().count() < count;
-        let is_left = leaving.is_none() && announcing.is_none();
-        if (stopping.is_some() && is_left) || failed {
+        if stop.as_ref().is_some_and(Stop::is_ready) || failed {
             server.stop();
         }
     }
@@ -115,6 +101,66 @@ pub(crate) fn run(
         tracing::info!("stopped: all backing stores are flushed");
     }
     result
+}
+
+/// What happens after a signal, before reactors stop.
+struct Stop {
+    began: Instant,
+    step: StopStep,
+}
+
+#[derive(Clone, Copy)]
+enum StopStep {
+    /// Groups are handed over to other gateways, at most until then.
+    HandOver(Instant),
+    /// Hosts learn of the stop, at most until then.
+    Announced(Instant),
+    /// Reactors may stop.
+    Ready,
+}
+
+impl Stop {
+    fn begin(server: &Server) -> Self {
+        let (began, hands_over) = (Instant::now(), server.hand_over());
+        let before = if hands_over {
+            HAND_OVER
+        } else {
+            Duration::ZERO
+        };
+        service::stopping(server.drain() + before);
+        let step = StopStep::HandOver(began + before);
+        Self { began, step }
+    }
+
+    fn advance(&mut self, server: &Server) {
+        self.step = match self.step {
+            StopStep::HandOver(end) if server.has_handed_over() || Instant::now() >= end => {
+                if !server.has_handed_over() {
+                    tracing::warn!(
+                        "groups not handed over within {} s; other gateways take them over",
+                        HAND_OVER.as_secs()
+                    );
+                }
+                match server.announce_stop() {
+                    true => StopStep::Announced(Instant::now() + ANNOUNCE),
+                    false => StopStep::Ready,
+                }
+            }
+            StopStep::Announced(end) if server.is_stop_known() || Instant::now() >= end => {
+                StopStep::Ready
+            }
+            same => same,
+        }
+    }
+
+    /// Whether commands in flight are being completed for the last time.
+    fn is_announced(&self) -> bool {
+        !matches!(self.step, StopStep::HandOver(_))
+    }
+
+    fn is_ready(&self) -> bool {
+        matches!(self.step, StopStep::Ready)
+    }
 }
 
 /// Waits for a signal, the end of a reactor, or `until`. A reactor signals its end

@@ -23,6 +23,7 @@ pub mod retry;
 mod ring;
 mod served;
 mod server;
+mod takeover;
 mod waits;
 mod workers;
 

@@ -25,13 +25,14 @@ use nvmeof_uring::RingConfig;
 use crate::buffers::buffers;
 use crate::cpus::{self, ReactorCpu};
 use crate::files;
-use crate::ha::{HaControl, HaStart, HaThread};
+use crate::ha::HaControl;
 use crate::host_settings::{KeeperHandle, Records};
 use crate::lineage::Lineage;
 use crate::open::{model_of, open_with};
 use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorProvider};
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
+use crate::takeover::{HaStart, HaThread};
 use crate::workers;
 
 /// Why the target did not start, or stopped.

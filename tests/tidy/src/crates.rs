@@ -227,6 +227,7 @@ const RULES: &[Rule] = &[
             "nvmeof-target-config",
             "nvmeof-target-core",
             "nvmeof-target-engine",
+            "nvmeof-target-ha",
             "nvmeof-target-reservations",
             "nvmeof-uring",
             "nvmeof-wire",

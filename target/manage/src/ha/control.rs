@@ -4,13 +4,14 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nvmeof_target_ha::{Facts, Number, Written};
+use nvmeof_target_config::Config;
+use nvmeof_target_ha::{ControllerIds, Facts, Number, Written};
 
 use super::status::{HaOrder, HaOrderError, HaStanding, HaStatus, ORDER_TIMEOUT};
 
 /// What the driver is told.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// By an administrator; the result.
     Order(HaOrder, SyncSender<Result<(), HaOrderError>>),
     /// A read of the record has ended: its version and contents.
@@ -42,7 +43,7 @@ pub struct HaControl {
 }
 
 impl HaControl {
-    pub(super) fn new(status: HaStatus) -> (Self, Receiver<Event>) {
+    pub(crate) fn new(status: HaStatus) -> (Self, Receiver<Event>) {
         let (events, receiver) = channel();
         let status = Arc::new(Mutex::new(status));
         (Self { status, events }, receiver)
@@ -56,7 +57,7 @@ impl HaControl {
         status.clone()
     }
 
-    pub(super) fn set_status(&self, status: HaStatus) {
+    pub(crate) fn set_status(&self, status: HaStatus) {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
@@ -104,10 +105,19 @@ impl HaControl {
     }
 
     /// To tell the driver of results.
-    pub(super) fn events(&self) -> Sender<Event> {
+    pub(crate) fn events(&self) -> Sender<Event> {
         self.events.clone()
     }
 }
 
 /// How long the hand-over of all groups may take when the target stops or is drained.
 pub const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// What must agree between the gateways.
+pub(crate) fn facts(config: &Config) -> Facts {
+    let (first, last) = config.ha_controller_ids().unwrap_or((1, 1));
+    Facts {
+        controller_ids: ControllerIds { first, last },
+        shared: config.ha_facts(),
+    }
+}

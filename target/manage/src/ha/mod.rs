@@ -1,24 +1,10 @@
-//! High availability: takes over ANA groups from other gateways, and hands them over.
-//!
-//! ```text
-//!             Event                        Action
-//!   HaControl ─────► Driver ◄──► Machine ─────────► RecordDriver: the shared record
-//!                       ▲      (nvmeof-target-ha)   GroupDriver: clients and images of a group
-//!                       └──────────────────────────────┘ results
-//! ```
-//! Each driver has a thread, which may wait for the cluster. The driver itself never waits, so that
-//! a lease that lapses stops the group at once.
+//! High availability as the rest of the target sees it: its state, and orders for it.
 
 mod control;
-mod driver;
-mod group;
-mod latest;
-mod record;
-mod report;
 mod status;
 
+pub(crate) use control::{Event, facts};
 pub use control::{HAND_OVER, HaControl};
-pub(crate) use driver::{HaStart, HaThread, facts};
 pub use status::{
     HaCandidate, HaGateway, HaGatewayState, HaGroup, HaOrder, HaOrderError, HaStanding, HaStatus,
     HaTakeover, ORDER_TIMEOUT,

@@ -1,5 +1,6 @@
 //! The state of this gateway and of its groups, and what administrators order.
 
+use std::fmt;
 use std::time::Duration;
 
 /// The state of high availability as this gateway sees it.
@@ -160,3 +161,14 @@ pub enum HaOrderError {
 
 /// How long an order waits until it is accepted.
 pub const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl fmt::Display for HaStanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Starting => "starting: waits for the record",
+            Self::Member => "member",
+            Self::Refused => "refused",
+            Self::Stopped => "stopped: all groups are released",
+        })
+    }
+}

@@ -63,6 +63,7 @@ pub(super) const PACKAGES: &[Package] = &[
 const DOCUMENTS: &Places<'_> = &[
     ("docs/quick-start.md", "quick-start.md"),
     ("docs/ceph.md", "ceph.md"),
+    ("docs/high-availability.md", "high-availability.md"),
     ("docs/command-line.md", "command-line.md"),
     ("docs/configuration.md", "configuration.md"),
     (

@@ -10,16 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 use nvmeof_backend::{CephAccess, SharedRecord};
 use nvmeof_target_config::{Config, HaConfig};
-use nvmeof_target_ha::{
-    self as ha, Action, ControllerIds, Facts, Incarnation, Machine, OrderError, Time, Timing,
-};
+use nvmeof_target_ha::{self as ha, Action, Facts, Incarnation, Machine, OrderError, Time, Timing};
 
-use super::control::{Event, HaControl};
 use super::group::GroupDriver;
 use super::latest::Latest;
 use super::record::RecordDriver;
 use super::report::status;
-use super::status::{HaOrder, HaOrderError, HaStanding, HaStatus};
+use crate::ha::{Event, HaControl, HaOrder, HaOrderError, HaStanding, HaStatus, facts};
 use crate::served::Manager;
 
 /// How often images on standby are examined, one at a time.
@@ -116,15 +113,6 @@ fn examiner(manager: Arc<Manager>) -> io::Result<Latest<()>> {
     Latest::start("ha-standby", move |()| {
         last = manager.examine_standby(last.as_ref());
     })
-}
-
-/// What must agree between the gateways.
-pub(crate) fn facts(config: &Config) -> Facts {
-    let (first, last) = config.ha_controller_ids().unwrap_or((1, 1));
-    Facts {
-        controller_ids: ControllerIds { first, last },
-        shared: config.ha_facts(),
-    }
 }
 
 fn machine_config(config: &HaConfig, facts: Facts) -> ha::Config {

@@ -6,8 +6,8 @@ use std::sync::mpsc::Sender;
 use nvmeof_backend::SharedRecord;
 use nvmeof_target_ha::{Number, Written};
 
-use super::control::Event;
 use super::latest::Latest;
+use crate::ha::Event;
 
 /// An access to the record.
 enum Job {

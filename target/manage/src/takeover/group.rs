@@ -8,8 +8,8 @@ use std::time::Duration;
 use nvmeof_backend::{CephAccess, RbdClients};
 use nvmeof_target_ha::Number;
 
-use super::control::Event;
 use super::latest::Latest;
+use crate::ha::Event;
 use crate::served::Manager;
 
 /// Images that share a client. Each client has threads and connections of its own, and one client

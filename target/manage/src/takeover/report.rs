@@ -1,10 +1,8 @@
 //! The state of the machine for administrators.
 
-use std::fmt;
-
 use nvmeof_target_ha::{Liveness, Machine, Phase, Standing, Time, Why, WishReason};
 
-use super::status::{
+use crate::ha::{
     HaCandidate, HaGateway, HaGatewayState, HaGroup, HaStanding, HaStatus, HaTakeover,
 };
 
@@ -34,8 +32,8 @@ pub(super) fn status(machine: &Machine, now: Time, place: &str) -> HaStatus {
     let groups = machine.groups().map(|id| {
         let why = machine.why(now, id);
         let is_served_here = machine.is_serving(id);
-        why.map_or_else(HaGroup::default, |why| group(why, is_served_here))
-            .numbered(id)
+        let group = why.map_or_else(HaGroup::default, |why| group(why, is_served_here));
+        HaGroup { id, ..group }
     });
     HaStatus {
         gateway: machine.name().to_owned(),
@@ -95,22 +93,5 @@ fn reason(reason: WishReason) -> &'static str {
         WishReason::Stop => "its owner stops",
         WishReason::Failback => "a preferred gateway is alive again",
         WishReason::GaveUp => "its owner failed to serve it",
-    }
-}
-
-impl HaGroup {
-    fn numbered(self, id: u32) -> Self {
-        Self { id, ..self }
-    }
-}
-
-impl fmt::Display for HaStanding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Starting => "starting: waits for the record",
-            Self::Member => "member",
-            Self::Refused => "refused",
-            Self::Stopped => "stopped: all groups are released",
-        })
     }
 }
