@@ -79,12 +79,7 @@ pub(crate) fn run(
                 }
                 None => {}
             }
-            let name = i32::try_from(signal.ssi_signo)
-                .ok()
-                .and_then(|number| Signal::try_from(number).ok())
-                .map_or("signal", Signal::as_str);
-            tracing::info!("{name}: stopping; completing commands in flight");
-            stop = Some(Stop::begin(&server));
+            stop = Some(Stop::begin(&server, signal.ssi_signo));
         }
         if let Some(stop) = &mut stop {
             stop.advance(&server);
@@ -120,7 +115,12 @@ enum StopStep {
 }
 
 impl Stop {
-    fn begin(server: &Server) -> Self {
+    fn begin(server: &Server, signal: u32) -> Self {
+        let name = i32::try_from(signal)
+            .ok()
+            .and_then(|number| Signal::try_from(number).ok())
+            .map_or("signal", Signal::as_str);
+        tracing::info!("{name}: stopping; completing commands in flight");
         let (began, hands_over) = (Instant::now(), server.hand_over());
         let before = if hands_over {
             HAND_OVER
