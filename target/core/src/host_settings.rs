@@ -77,6 +77,12 @@ impl HostSettings {
         }
     }
 
+    /// Replaces the settings of the namespaces with that NSID by those that another target saved.
+    pub(crate) fn replace(&mut self, nsid: u32, saved: SavedSettings) -> Ended {
+        self.protections.replace(nsid, saved.protected);
+        self.reservations.replace(nsid, saved.reservations)
+    }
+
     /// What is to be saved now of the namespaces with that NSID. Call [`kept`](Self::kept)
     /// afterwards.
     pub(crate) fn begin_write(&mut self, nsid: u32) -> SavedSettings {

@@ -89,5 +89,5 @@ pub use request::Request;
 pub use reservations::{CannotImport, Preemption, Registrant, ReservationState, SavedReservations};
 pub use save_queue::SettingsKeeper;
 pub use source::Source;
-pub use target::{PortQuotaGuard, Refusal, SettingsSave, Target};
+pub use target::{CannotReplace, PortQuotaGuard, Refusal, SettingsSave, Target};
 pub use writers::{WriteLoss, Writers};

@@ -19,6 +19,7 @@ use crate::reservations::{
     CannotImport, Granted, ReservationNotice, ReservationState, ReservationTable,
 };
 use crate::save_queue::{Place, SaveQueue, SaveQueueGuard};
+use crate::target::CannotReplace;
 
 /// A subsystem across all models that have its NQN. Its controllers hold this, so
 /// that they survive a change of the subsystem.
@@ -357,6 +358,28 @@ impl Live {
         let mut state = self.lock();
         state.set.restore(saved);
         self.renew(&mut state);
+    }
+
+    /// Replaces what hosts set of the namespaces with that NSID. Requests that are not saved yet
+    /// get `outcome`. Returns the previous state of the subsystem.
+    ///
+    /// # Errors
+    /// [`CannotReplace::Served`].
+    pub(crate) fn replace_settings(
+        &self,
+        nsid: u32,
+        saved: SavedSettings,
+        outcome: &io::Result<()>,
+    ) -> Result<Present, CannotReplace> {
+        let mut state = self.lock();
+        let namespace = state.configured.subsystem.namespace(nsid);
+        if namespace.is_some_and(Namespace::is_ready) {
+            return Err(CannotReplace::Served);
+        }
+        let ended = state.set.replace(nsid, saved);
+        let before = self.renew(&mut state);
+        ended.answer(outcome);
+        Ok(before)
     }
 
     /// Derives the current state from the model and the protections. Returns the

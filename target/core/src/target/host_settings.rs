@@ -36,6 +36,39 @@ impl Target {
         }
     }
 
+    /// Replaces what hosts set of the namespaces with that NSID by what is stored of them. Requests
+    /// that are not saved yet fail. Then poll all reactors.
+    ///
+    /// # Errors
+    /// [`CannotReplace`]; nothing changes.
+    pub fn replace_settings(
+        &self,
+        subsystem: &Nqn,
+        nsid: u32,
+        saved: SavedSettings,
+    ) -> Result<(), CannotReplace> {
+        let place = (*subsystem, nsid);
+        let mut save_queue = self.shared.save_queue.lock();
+        if save_queue.is_saving(&place) {
+            return Err(CannotReplace::Saving);
+        }
+        let failed = Err(io::Error::other(
+            "the settings of the namespace were read again meanwhile",
+        ));
+        let mut served = self.shared.served();
+        if let Some(live) = served.live(subsystem) {
+            let before = live.replace_settings(nsid, saved, &failed)?;
+            self.shared.notify_all(subsystem, &before);
+        } else {
+            let mut waiting = served.waiting.remove(subsystem).unwrap_or_default();
+            let ended = waiting.replace(nsid, saved);
+            served.wait_for(*subsystem, waiting);
+            ended.answer(&failed);
+        }
+        save_queue.cancel(&place, &failed);
+        Ok(())
+    }
+
     /// Removes the reservations and registrations of a namespace, as an administrator does. They
     /// end when that has been saved; if it fails, nothing changes. `None` if there are none.
     #[must_use]
@@ -100,6 +133,17 @@ impl Target {
         let saves: Vec<_> = saves.collect();
         PendingSave::all(saves.into_iter().chain(reservations.into_values()))
     }
+}
+
+/// Why settings were not replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotReplace {
+    /// A save of the namespace is in progress.
+    #[error("an earlier change of the namespace is still being saved")]
+    Saving,
+    /// Hosts can use the namespace, and commands depend on what is in force.
+    #[error("the namespace is served")]
+    Served,
 }
 
 /// Changes of a namespace, to be saved. Dropping it without [`end`](Self::end) is a failure.
