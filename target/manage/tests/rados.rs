@@ -11,6 +11,7 @@ use nvmeof_backend::{Claim, Spec};
 use nvmeof_backend_spec::CephAccess;
 use nvmeof_target_config::Config;
 use nvmeof_target_core::ReservationState;
+use nvmeof_target_manage::ha::HaOrder;
 use nvmeof_target_manage::{ReservationsError, Server, host_settings};
 use nvmeof_target_reservations::{Reservation, Reservations};
 use nvmeof_wire::Nqn;
@@ -117,6 +118,27 @@ impl Lab {
     /// The path of its image.
     fn path(&self) -> String {
         format!("rbd:{}", self.image)
+    }
+
+    /// The configuration of a gateway that takes over from others.
+    fn gateway(&self, name: &str, cntlid: u16) -> Config {
+        let text = format!(
+            "[ceph]\nconf = \"{}\"\nuser = \"{}\"\nkeyring = \"{}\"\n\
+             [ha]\ngateway = \"{name}\"\nrecord = \"{}-ha\"\n\
+             [[ha.group]]\nid = 1\ngateways = [\"gw1\", \"gw2\"]\n\
+             [[port]]\ntraddr = \"127.0.0.1\"\ntrsvcid = 0\nprovider = \"iwarp\"\n\
+             [[subsystem]]\nnqn = \"{}\"\nserial = \"1\"\nallow_any_host = true\n\
+             cntlid_min = {cntlid}\ncntlid_max = {}\n\
+             [[subsystem.namespace]]\nnsid = 1\npath = \"{}\"\nana_group = 1\n",
+            self.conf(name).display(),
+            variable("NVMEOF_CEPH_USER"),
+            variable("NVMEOF_CEPH_KEYRING"),
+            self.image,
+            self.nqn,
+            cntlid + 9,
+            self.path(),
+        );
+        Config::parse(Path::new("target.toml"), text).unwrap()
     }
 
     fn serve_path(&self, client: &str, state: Option<&Path>, path: &str) -> Server {
@@ -260,6 +282,46 @@ fn removed_namespace_has_no_record() {
         assert!(Instant::now() < end, "{error}");
     }
     stop(server);
+}
+
+/// Reservations follow an ANA group, also back to a gateway that knows an earlier state.
+#[test]
+fn takeover_reads_the_record_again() {
+    let lab = Lab::new("group");
+    let record = format!("{}-ha", lab.image.replace("rbd/", ""));
+    let _ = Command::new("rados")
+        .args(["-p", "rbd", "rm", &record])
+        .output();
+    let first = Server::start(&lab.gateway("gw1", 1)).unwrap();
+    let second = Server::start(&lab.gateway("gw2", 11)).unwrap();
+    // A namespace on standby is refused.
+    wait_until(|| lab.reserve(&first, 1).is_ok());
+    assert_eq!(lab.key(&second), None);
+    let move_to = |gateway: &str, target: &Server| {
+        let order = HaOrder::Move {
+            group: 1,
+            gateway: gateway.to_owned(),
+        };
+        target.manager().ha().unwrap().order(order).unwrap();
+    };
+    move_to("gw2", &second);
+    wait_until(|| lab.key(&second) == Some(1));
+    second.manager().clear_reservations(lab.nqn, 1).unwrap();
+    wait_until(|| lab.reserve(&second, 2).is_ok());
+    assert_eq!(lab.key(&first), Some(1), "as it was");
+    move_to("gw1", &first);
+    wait_until(|| lab.key(&first) == Some(2));
+    second.manager().clear_reservations(lab.nqn, 1).unwrap_err();
+    stop(second);
+    stop(first);
+}
+
+fn wait_until(mut is_true: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_true() {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
