@@ -24,6 +24,17 @@ pub struct SavedSettings {
     pub reservations: Vec<SavedReservations>,
 }
 
+/// Why settings were not replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotReplace {
+    /// A save of the namespace is in progress.
+    #[error("an earlier change of the namespace is still being saved")]
+    Saving,
+    /// Hosts can use the namespace, and commands depend on what is in force.
+    #[error("the namespace is served")]
+    Served,
+}
+
 /// The result of [`HostSettings::forget`].
 #[derive(Debug, Default)]
 #[must_use]

@@ -11,7 +11,7 @@ use nvmeof_wire::features::WriteProtection;
 
 use crate::Namespace;
 use crate::health::Health;
-use crate::host_settings::{Forgotten, HostSettings, Kept, SavedSettings};
+use crate::host_settings::{CannotReplace, Forgotten, HostSettings, Kept, SavedSettings};
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::persist::PendingSave;
 use crate::protection::{ProtectionRequest, Refused, Settled, Step};
@@ -19,7 +19,6 @@ use crate::reservations::{
     CannotImport, Granted, ReservationNotice, ReservationState, ReservationTable,
 };
 use crate::save_queue::{Place, SaveQueue, SaveQueueGuard};
-use crate::target::CannotReplace;
 
 /// A subsystem across all models that have its NQN. Its controllers hold this, so
 /// that they survive a change of the subsystem.

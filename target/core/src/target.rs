@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nvmeof_wire::cm::{Accept, Reject, RejectStatus, Request as CmRequest};
 
-pub use host_settings::{CannotReplace, SettingsSave};
+pub use host_settings::SettingsSave;
 
 use crate::controller::instance::Incarnations;
 use crate::quota::{PeerUsage, QuotaGuard};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nvmeof_wire::Nqn;
 
 use super::Target;
-use crate::host_settings::{Forgotten, SavedSettings};
+use crate::host_settings::{CannotReplace, Forgotten, SavedSettings};
 use crate::persist::PendingSave;
 use crate::reservations::{CannotImport, ReservationState};
 use crate::save_queue::SettingsKeeper;
@@ -133,17 +133,6 @@ impl Target {
         let saves: Vec<_> = saves.collect();
         PendingSave::all(saves.into_iter().chain(reservations.into_values()))
     }
-}
-
-/// Why settings were not replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CannotReplace {
-    /// A save of the namespace is in progress.
-    #[error("an earlier change of the namespace is still being saved")]
-    Saving,
-    /// Hosts can use the namespace, and commands depend on what is in force.
-    #[error("the namespace is served")]
-    Served,
 }
 
 /// Changes of a namespace, to be saved. Dropping it without [`end`](Self::end) is a failure.

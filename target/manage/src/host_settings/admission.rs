@@ -12,11 +12,12 @@
 //!
 //! | in its place | in the other | result |
 //! | --- | --- | --- |
-//! | nothing | a record | it is copied; the one in the folder is removed once the namespace is served |
-//! | a record | the same | the one in the folder is removed once the namespace is served |
+//! | nothing | a record | it is copied |
+//! | a record | the same | it stays |
 //! | a record | another one | the namespace waits: neither is known to be the newer one |
 //!
-//! A read-only image has no lock, so that its record is neither copied nor changed.
+//! One in the folder is removed once the namespace is served from an image. A read-only image has
+//! no lock, so that its record is neither copied nor changed.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::SystemTime;

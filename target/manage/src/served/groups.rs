@@ -72,7 +72,8 @@ impl Manager {
             // What this gateway knew may be old.
             let ready = taken.and_then(|taken| {
                 let adopted = read.and_then(|it| self.records.adopt(it));
-                former.append(adopted.map_err(|error| unreadable(&state.config, at, &error))?);
+                let its = adopted.map_err(|error| unreadable(&state.config, at, &error))?;
+                former.append(its);
                 Ok(taken)
             });
             let after = match ready {
@@ -90,7 +91,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Opens images and reads their records, several at the same time. Without the lock: a cluster may be slow.
+    /// Opens images and reads their records, several at the same time. Without the lock: a cluster
+    /// may be slow.
     fn open_images(&self, stores: Vec<NamespaceStore>) -> Vec<Opened> {
         let held = self.lock().pool.held().clone();
         let (left, opened) = (Mutex::new(stores), Mutex::new(Vec::new()));

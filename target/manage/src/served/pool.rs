@@ -451,6 +451,18 @@ impl Pool {
             },
         };
         prepared.admissions.extend(admission);
+        self.fresh(config, at, taken, configured.with(spec), prepared)
+    }
+
+    /// A backing store that was just opened, of the namespace at index `at`.
+    fn fresh(
+        &mut self,
+        config: &Config,
+        at: usize,
+        taken: Taken,
+        configured: ConfiguredStore,
+        prepared: &mut Prepared,
+    ) -> Result<NamespaceStore, ConfigError> {
         let number = self.numbers.take();
         let too_many = || config.path_error(at, "too many backing stores are open");
         let number = number.ok_or_else(too_many)?;
@@ -464,7 +476,7 @@ impl Pool {
         Ok(NamespaceStore {
             number,
             state: taken.into(),
-            configured: configured.with(spec),
+            configured,
         })
     }
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use nvmeof_backend::{OpenError, Spec};
+use nvmeof_backend::{Claim, OpenError, Spec};
 use nvmeof_rdma::Address;
 
 use super::awaited_keys::{AwaitedKey, ReadKeys};
@@ -177,8 +177,50 @@ impl Manager {
     ) -> Vec<WaitingObject> {
         state.pool.collect();
         let mut next = state.pool.stores().to_vec();
+        let (fresh, mut served, former) = self.settle_stores(state, tried.stores, &mut next);
+        if let Err(failed) = self.reactors.open(&fresh) {
+            tracing::error!("cannot open a backing store that is available now: {failed}");
+            let closing = self.reactors.close(&fresh);
+            state.pool.retire(&next, closing);
+            return Vec::new();
+        }
+        let mut served_ports = state.served_ports.clone();
+        // A drained target does not listen.
+        if state.drained == Drained::No {
+            let due = |port: &Port| due(&WaitingObject::of_port(port));
+            let listening = served_ports.retry(&state.config, &self.reactors, due);
+            served.extend(listening.iter().map(WaitingObject::of_port));
+        }
+        let stores = next.iter().map(NamespaceStore::served);
+        // The keys in use: only a change reads their files again.
+        let mut keys = self.target.model().authentication().clone();
+        served.extend(state.settle_keys(tried.keys, &mut keys));
+        let ports = served_ports.specs();
+        let model = open::model_of(&state.config, stores, &ports, state.pool.held(), keys);
+        match model {
+            // The limits of the target did not change.
+            Ok(model) => drop(self.target.apply(model)),
+            Err(error) => {
+                tracing::error!("cannot serve an object that is available now: {error}");
+            }
+        }
+        self.reactors.poll_all();
+        self.records.remove_former(former);
+        state.pool.commit(next, BTreeMap::new());
+        state.served_ports = served_ports;
+        served
+    }
+
+    /// Marks the backing stores that could be opened as open in `next`, and puts in force what
+    /// hosts set of their namespaces.
+    fn settle_stores(
+        &self,
+        state: &mut State,
+        tried: Vec<(NamespaceStore, Result<Ready, NotServed>)>,
+        next: &mut [NamespaceStore],
+    ) -> (Vec<(u32, Claim)>, Vec<WaitingObject>, Former) {
         let (mut fresh, mut served, mut former) = (Vec::new(), Vec::new(), Former::default());
-        for (before, ready) in tried.stores {
+        for (before, ready) in tried {
             let same = |store: &NamespaceStore| {
                 store.number == before.number && store.configured == before.configured
             };
@@ -215,37 +257,7 @@ impl Manager {
                 _ => {}
             }
         }
-        if let Err(failed) = self.reactors.open(&fresh) {
-            tracing::error!("cannot open a backing store that is available now: {failed}");
-            let closing = self.reactors.close(&fresh);
-            state.pool.retire(&next, closing);
-            return Vec::new();
-        }
-        let mut served_ports = state.served_ports.clone();
-        // A drained target does not listen.
-        if state.drained == Drained::No {
-            let due = |port: &Port| due(&WaitingObject::of_port(port));
-            let listening = served_ports.retry(&state.config, &self.reactors, due);
-            served.extend(listening.iter().map(WaitingObject::of_port));
-        }
-        let stores = next.iter().map(NamespaceStore::served);
-        // The keys in use: only a change reads their files again.
-        let mut keys = self.target.model().authentication().clone();
-        served.extend(state.settle_keys(tried.keys, &mut keys));
-        let ports = served_ports.specs();
-        let model = open::model_of(&state.config, stores, &ports, state.pool.held(), keys);
-        match model {
-            // The limits of the target did not change.
-            Ok(model) => drop(self.target.apply(model)),
-            Err(error) => {
-                tracing::error!("cannot serve an object that is available now: {error}");
-            }
-        }
-        self.reactors.poll_all();
-        self.records.remove_former(former);
-        state.pool.commit(next, BTreeMap::new());
-        state.served_ports = served_ports;
-        served
+        (fresh, served, former)
     }
 }
 
