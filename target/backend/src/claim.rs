@@ -14,7 +14,7 @@ use crate::file::FileBackend;
 use crate::losses::{Losses, RunningSync};
 use crate::null::NullBackend;
 use crate::ram::{RamBackend, RamStore};
-use crate::rbd::{self, Mode, Pass, RbdBackend, RbdClients, RbdStore};
+use crate::rbd::{self, ImageRecords, Mode, Pass, RbdBackend, RbdClients, RbdStore};
 use crate::{
     Backend, BlockSize, Geometry, Hints, NoPolling, OpenError, RbdRefusal, Spec, StorageId,
     polling, probe,
@@ -325,6 +325,16 @@ impl Claim {
     #[must_use]
     pub fn identity(&self) -> u64 {
         self.inner.identity
+    }
+
+    /// The records beside the image, which every client that serves it finds; `None` if it is no
+    /// image.
+    #[must_use]
+    pub fn records(&self) -> Option<ImageRecords> {
+        match &self.inner.source {
+            Source::Rbd(store) => Some(store.records()),
+            Source::File(_) | Source::Ram(_) | Source::Null => None,
+        }
     }
 
     /// Identity of the file or device; `None` for memory, and if it is unknown.

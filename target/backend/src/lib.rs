@@ -40,7 +40,7 @@ pub use hints::Hints;
 pub use lock_holder::locked_by_ended_process;
 pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
-pub use rbd::{RbdClients, SharedRecord, release_images};
+pub use rbd::{ImageRecords, RbdClients, RecordsError, SharedRecord, release_images};
 pub use rbd_refusal::RbdRefusal;
 pub use request::{Done, Op, RefusalReason, Refused, Request};
 pub use resize::ResizeError;

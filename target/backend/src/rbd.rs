@@ -9,18 +9,21 @@ mod backend;
 mod clients;
 mod lock;
 mod opening;
+mod records;
 mod shared_record;
 
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::{Duration, Instant};
 
+use nvmeof_backend_spec::{CephAccess, RbdName};
 use nvmeof_ceph::{CephError, Image, wait_closed};
 
 pub(crate) use backend::RbdBackend;
 pub(crate) use clients::Pass;
 pub use clients::RbdClients;
 pub(crate) use opening::{Mode, open, standby};
+pub use records::{ImageRecords, RecordsError};
 pub use shared_record::SharedRecord;
 
 use crate::{Geometry, RbdRefusal};
@@ -28,6 +31,18 @@ use crate::{Geometry, RbdRefusal};
 /// An open image. It is closed, and its lock released, when the last owner is gone.
 pub(crate) struct RbdStore {
     image: Image,
+    named: RbdName,
+    access: CephAccess,
+    lock: RwLock<Lock>,
+}
+
+/// The exclusive lock of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    /// It is read-only.
+    None,
+    Held,
+    Released,
 }
 
 /// Images with a lock.
@@ -81,9 +96,14 @@ fn locked() -> std::sync::MutexGuard<'static, Vec<Weak<RbdStore>>> {
 }
 
 impl RbdStore {
-    fn new(image: Image, is_locked: bool) -> Arc<Self> {
-        let this = Arc::new(Self { image });
-        if is_locked {
+    fn new(image: Image, named: RbdName, access: CephAccess, lock: Lock) -> Arc<Self> {
+        let this = Arc::new(Self {
+            image,
+            named,
+            access,
+            lock: RwLock::new(lock),
+        });
+        if lock == Lock::Held {
             let mut locked = locked();
             locked.retain(|store| store.strong_count() > 0);
             locked.push(Arc::downgrade(&this));
@@ -91,7 +111,24 @@ impl RbdStore {
         this
     }
 
+    /// The records of its pool.
+    pub(crate) fn records(self: &Arc<Self>) -> ImageRecords {
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        let is_readonly = *lock == Lock::None;
+        drop(lock);
+        ImageRecords::of(self, is_readonly)
+    }
+
+    /// Keeps the lock from being released; `None` if it was released.
+    fn usable(&self) -> Option<RwLockReadGuard<'_, Lock>> {
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        (*lock != Lock::Released).then_some(lock)
+    }
+
     fn release(&self) {
+        // Waits until no record is read or written: see `usable`.
+        let mut lock = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        *lock = Lock::Released;
         if let Err(error) = self.image.release_lock() {
             tracing::warn!("{}: lock not released: {error}", self.image.name());
         }

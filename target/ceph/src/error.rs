@@ -20,6 +20,16 @@ pub enum CephError {
     /// A name has a NUL character.
     #[error("{0:?}: has a NUL character")]
     Nul(String),
+    /// A value is too long to be stored.
+    #[error("value {value} has {len} bytes; {most} bytes is the maximum")]
+    TooLong {
+        /// Its object and key.
+        value: String,
+        /// Its length.
+        len: usize,
+        /// The maximum.
+        most: usize,
+    },
     /// The cluster did not respond with what its interface promises.
     #[error("{call}: unexpected response: {what}")]
     Unexpected {
@@ -57,7 +67,9 @@ impl CephError {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Call { errno, .. } => Some(*errno),
-            Self::Missing(_) | Self::Nul(_) | Self::Unexpected { .. } => None,
+            Self::Missing(_) | Self::Nul(_) | Self::TooLong { .. } | Self::Unexpected { .. } => {
+                None
+            }
         }
     }
 }

@@ -278,6 +278,12 @@ impl Image {
         })
     }
 
+    /// The pool, and the namespace in it, from which it was opened: the same client.
+    #[must_use]
+    pub fn pool(&self) -> Option<&Pool> {
+        self.handle.pool.as_ref()
+    }
+
     /// The connection through which it was opened.
     #[must_use]
     pub fn cluster(&self) -> Option<Cluster> {

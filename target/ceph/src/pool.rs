@@ -34,8 +34,8 @@ pub enum Swapped {
     Changed,
 }
 
-/// Maximum length of a value in bytes.
-const LONGEST_VALUE: usize = 1 << 20;
+/// Maximum length of a value in bytes. What can be stored can be read.
+const LONGEST_VALUE: usize = 16 << 20;
 /// Values that are read at once.
 const AT_ONCE: u64 = 256;
 /// Maximum number of values of one object.
@@ -146,7 +146,8 @@ impl Pool {
     /// does not exist.
     ///
     /// # Errors
-    /// [`CephError`]. The old or the new value is stored then.
+    /// [`CephError`]. The old or the new value is stored then. With [`CephError::TooLong`], it is
+    /// the old one.
     pub fn swap(
         &self,
         object: &str,
@@ -154,6 +155,14 @@ impl Pool {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swapped, CephError> {
+        let len = new.map_or(0, <[u8]>::len);
+        if len > LONGEST_VALUE {
+            return Err(CephError::TooLong {
+                value: format!("{object}:{key}"),
+                len,
+                most: LONGEST_VALUE,
+            });
+        }
         let op = WriteOp::new(self)?;
         let [c_object, c_key] = names([object, key])?;
         let mut compared: c_int = 0;

@@ -172,6 +172,27 @@ fn value_is_replaced_only_if_it_is_the_expected_one() {
 }
 
 /// Writers of one value count together without losing a step.
+/// The record of a namespace with all registrants and long NQNs is longer than 1 MiB.
+#[test]
+fn long_value_is_kept_and_one_over_the_limit_is_refused() {
+    let cluster = connect();
+    let (pool, object) = (pool(&cluster), "long");
+    pool.remove(object).unwrap();
+    let longest = vec![7; 16 << 20];
+    let swapped = pool.swap(object, "a", None, Some(&longest)).unwrap();
+    assert_eq!(swapped, Swapped::Yes);
+    assert_eq!(pool.get(object, "a").unwrap().unwrap().len(), 16 << 20);
+    let more = vec![7; (16 << 20) + 1];
+    let error = pool.swap(object, "a", Some(&longest), Some(&more));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("16777217") && error.contains("16777216"),
+        "{error}"
+    );
+    assert_eq!(pool.get(object, "a").unwrap().unwrap().len(), 16 << 20);
+    pool.remove(object).unwrap();
+}
+
 #[test]
 fn concurrent_swaps_lose_nothing() {
     let cluster = connect();

@@ -24,6 +24,17 @@ pub struct SavedSettings {
     pub reservations: Vec<SavedReservations>,
 }
 
+/// Why settings were not replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotReplace {
+    /// A save of the namespace is in progress.
+    #[error("an earlier change of the namespace is still being saved")]
+    Saving,
+    /// Hosts can use the namespace, and commands depend on what is in force.
+    #[error("the namespace is served")]
+    Served,
+}
+
 /// The result of [`HostSettings::forget`].
 #[derive(Debug, Default)]
 #[must_use]
@@ -75,6 +86,12 @@ impl HostSettings {
         for one in saved.reservations {
             self.reservations.restore(one);
         }
+    }
+
+    /// Replaces the settings of the namespaces with that NSID by those that another target saved.
+    pub(crate) fn replace(&mut self, nsid: u32, saved: SavedSettings) -> Ended {
+        self.protections.replace(nsid, saved.protected);
+        self.reservations.replace(nsid, saved.reservations)
     }
 
     /// What is to be saved now of the namespaces with that NSID. Call [`kept`](Self::kept)

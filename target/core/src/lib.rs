@@ -72,7 +72,7 @@ pub use connected::Connected;
 pub use controller::in_flight::InFlight;
 pub use controller::instance::IncarnationKey;
 pub use controller::{DisconnectReason, Disconnected};
-pub use host_settings::SavedSettings;
+pub use host_settings::{CannotReplace, SavedSettings};
 pub use limit_counters::{Limit, LimitCounters};
 pub use limits::{Limits, PortLimit};
 pub use locks::{Barrier, BarrierScope, LockMember, Locks, RangeLock};

@@ -11,7 +11,7 @@ use nvmeof_wire::features::WriteProtection;
 
 use crate::Namespace;
 use crate::health::Health;
-use crate::host_settings::{Forgotten, HostSettings, Kept, SavedSettings};
+use crate::host_settings::{CannotReplace, Forgotten, HostSettings, Kept, SavedSettings};
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::persist::PendingSave;
 use crate::protection::{ProtectionRequest, Refused, Settled, Step};
@@ -357,6 +357,28 @@ impl Live {
         let mut state = self.lock();
         state.set.restore(saved);
         self.renew(&mut state);
+    }
+
+    /// Replaces what hosts set of the namespaces with that NSID. Requests that are not saved yet
+    /// get `outcome`. Returns the previous state of the subsystem.
+    ///
+    /// # Errors
+    /// [`CannotReplace::Served`].
+    pub(crate) fn replace_settings(
+        &self,
+        nsid: u32,
+        saved: SavedSettings,
+        outcome: &io::Result<()>,
+    ) -> Result<Present, CannotReplace> {
+        let mut state = self.lock();
+        let namespace = state.configured.subsystem.namespace(nsid);
+        if namespace.is_some_and(Namespace::is_ready) {
+            return Err(CannotReplace::Served);
+        }
+        let ended = state.set.replace(nsid, saved);
+        let before = self.renew(&mut state);
+        ended.answer(outcome);
+        Ok(before)
     }
 
     /// Derives the current state from the model and the protections. Returns the

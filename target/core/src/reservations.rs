@@ -409,6 +409,20 @@ impl ReservationTable {
         ended
     }
 
+    /// Replaces the reservations of the namespaces with that NSID, which are not being saved, also
+    /// by those that do not persist through a loss of power. Requests that are not saved yet end.
+    pub(crate) fn replace(&mut self, nsid: u32, saved: Vec<SavedReservations>) -> Ended {
+        let in_force = &mut Arc::make_mut(&mut self.in_force).namespaces;
+        in_force.retain(|key, _| key.0 != nsid);
+        let saved = saved.into_iter();
+        in_force.extend(saved.map(|one| ((one.nsid, one.uuid), Arc::new(one.state))));
+        let asked = self.asked.remove(&nsid);
+        Ended {
+            notices: Vec::new(),
+            answers: asked.map(|changes| changes.pending).into_iter().collect(),
+        }
+    }
+
     /// Restores what was saved, after a loss of power.
     pub(crate) fn restore(&mut self, saved: SavedReservations) {
         let key = (saved.nsid, saved.uuid);

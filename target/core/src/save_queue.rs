@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -46,8 +47,8 @@ struct Inner {
     next: BTreeMap<Place, PendingSave>,
     /// These namespaces, in the order of their first change.
     order: VecDeque<Place>,
-    /// Whether an earlier save is in progress.
-    is_saving: bool,
+    /// The namespace whose save is in progress.
+    saving: Option<Place>,
 }
 
 /// The locked queue. A thread that changes a state holds it from before the change until
@@ -95,19 +96,33 @@ impl SaveQueueGuard<'_> {
     /// changed, or while a save is in progress.
     pub(crate) fn begin_write(&mut self) -> Option<(Place, PendingSave)> {
         let inner = &mut *self.0;
-        if inner.is_saving {
+        if inner.saving.is_some() {
             return None;
         }
         let place = inner.order.pop_front()?;
         let pending = inner.next.remove(&place)?;
-        inner.is_saving = true;
+        inner.saving = Some(place);
         Some((place, pending))
+    }
+
+    /// Whether a save of that namespace is in progress.
+    pub(crate) fn is_saving(&self, place: &Place) -> bool {
+        self.0.saving.as_ref() == Some(place)
+    }
+
+    /// Takes the changes of a namespace out of the queue. Their requests get `outcome`.
+    pub(crate) fn cancel(&mut self, place: &Place, outcome: &io::Result<()>) {
+        let inner = &mut *self.0;
+        inner.order.retain(|one| one != place);
+        if let Some(pending) = inner.next.remove(place) {
+            pending.end(outcome);
+        }
     }
 
     /// The save ended. Wakes the keeper again for changes that arrived meanwhile.
     pub(crate) fn end_write(&mut self) {
         let inner = &mut *self.0;
-        inner.is_saving = false;
+        inner.saving = None;
         if let Some(keeper) = inner.keeper.as_ref().filter(|_| !inner.order.is_empty()) {
             keeper.wake();
         }

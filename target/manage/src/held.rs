@@ -107,6 +107,14 @@ impl Taken {
         }
     }
 
+    /// Its claim, if it is open and locked.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        match self {
+            Self::Open(claim) => Some(claim),
+            Self::Standby(standby) => standby.claim.as_ref(),
+        }
+    }
+
     pub(crate) fn geometry(&self) -> &Geometry {
         match self {
             Self::Open(claim) => claim.geometry(),

@@ -38,7 +38,7 @@ pub use old_keys::OldKeyTimer;
 pub use open::{UnusableNamespace, locked_by_ended_process, open_present, unusable_namespaces};
 pub use served::{
     ANNOUNCE, ANNOUNCE_POLL, ApplyError, ControllerName, Drained, FORGET, Faulted, Fixed,
-    ForgetError, HostKeyState, KeysToRead, Manager, OLD_KEY_NOTICE, Plan, Report,
+    ForgetError, HostKeyState, KeysToRead, Manager, OLD_KEY_NOTICE, Plan, Removal, Removed, Report,
     ReservationsError, ResizeNamespaceError, ResizeRequest, Waiting, WaitingObject,
 };
 pub use server::{MetricsSources, ServeError, Server};

@@ -10,7 +10,7 @@ use nvmeof_target_core::{
 };
 
 use crate::held::{HeldGroups, Standby, Taken};
-use crate::host_settings::{Records, Unreadable};
+use crate::host_settings::{Admission, Former, Records, Unreadable};
 use crate::lineage::Lineage;
 
 /// The backing store of one namespace.
@@ -107,28 +107,51 @@ pub fn locked_by_ended_process(config: &Config) -> Option<(PathBuf, u32)> {
 /// # Errors
 /// [`ConfigError`] names file, line and key of the first one that can never be served.
 pub fn open_present(config: &Config) -> Result<Vec<Result<Taken, ConfigError>>, ConfigError> {
-    open_with(config, &Records::beside(config.control().state.as_deref()))
+    let records = Records::beside(config.control().state.as_deref());
+    let opened = open_and_read(config, &records)?;
+    Ok(opened.into_iter().map(|(taken, _)| taken).collect())
 }
 
-/// [`open_present`], with `records` of what hosts set.
+/// [`open_present`]. Puts in force what hosts set according to `records`, also of a namespace that
+/// waits.
 ///
 /// # Errors
 /// [`ConfigError`], as it.
 pub(crate) fn open_with(
     config: &Config,
     records: &Records,
-) -> Result<Vec<Result<Taken, ConfigError>>, ConfigError> {
+) -> Result<(Vec<Result<Taken, ConfigError>>, Former), ConfigError> {
+    let mut former = Former::default();
+    let opened = open_and_read(config, records)?.into_iter().enumerate();
+    let adopted = opened.map(|(at, (taken, admission))| {
+        former.append(
+            records
+                .adopt(admission)
+                .map_err(|error| unreadable(config, at, &error))?,
+        );
+        taken
+    });
+    Ok((adopted.collect(), former))
+}
+
+/// A backing store, and what hosts set of its namespace.
+type Read = (Result<Taken, ConfigError>, Option<Admission>);
+
+fn open_and_read(config: &Config, records: &Records) -> Result<Vec<Read>, ConfigError> {
     let mut files = Files::default();
     let configured = config.configured_stores()?.into_iter().enumerate();
     configured
         .map(|(at, configured)| {
+            let taken = match take_alone(config, at, &configured, &mut files) {
+                Err(error) if !error.may_succeed_later() => return Err(error),
+                taken => taken,
+            };
             // Also of a namespace that is not served yet: hosts may see its size.
-            let admitted = records.admit(&configured.nqn, configured.nsid);
-            let admitted = admitted.map_err(|error| unreadable(config, at, &error));
-            match take_alone(config, at, &configured, &mut files) {
-                Err(error) if !error.may_succeed_later() => Err(error),
-                taken => Ok(admitted.and(taken)),
-            }
+            let claim = taken.as_ref().ok().and_then(Taken::claim);
+            Ok(match records.read(&configured, claim) {
+                Ok(admission) => (taken, admission),
+                Err(error) => (Err(unreadable(config, at, &error)), None),
+            })
         })
         .collect()
 }

@@ -158,10 +158,11 @@ fn remark(config: &Config, ports: &[Port], cpus: &[ReactorCpu]) {
 fn keep_settings(
     records: &Arc<Records>,
     target: &Target,
+    pool: &Pool,
     mailboxes: &Arc<[Mailbox]>,
 ) -> Result<Option<KeeperHandle>, ServeError> {
     records.restore_in(target);
-    let keeper = records.keeper(target);
+    let keeper = records.keeper(target, pool.specs());
     let keeper = keeper.map(|keeper| keeper.start(Arc::clone(mailboxes)));
     keeper
         .transpose()
@@ -217,7 +218,7 @@ impl Opened {
         if let Some(state) = state {
             records.convert_legacy(state)?;
         }
-        let present = open_with(config, &records)?;
+        let (present, former) = open_with(config, &records)?;
         let pool = Pool::new(config, present, &remembered, Arc::clone(&records))?;
         let key = key_of(lineage, &pool)?;
         // Includes backing stores that wait: each needs a descriptor later.
@@ -233,8 +234,9 @@ impl Opened {
         let mailboxes = (0..count).map(|_| Mailbox::new());
         let mailboxes = mailboxes.collect::<Result<Arc<[Mailbox]>, _>>();
         let mailboxes = mailboxes.map_err(|error| no_resource("eventfd", error))?;
-        let keeper = keep_settings(&records, &target, &mailboxes)?;
+        let keeper = keep_settings(&records, &target, &pool, &mailboxes)?;
         let workers = workers::start(&cpus).map_err(|error| no_resource("thread", error))?;
+        records.remove_former(former);
         Ok(Self {
             cpus,
             remembered,

@@ -155,6 +155,50 @@ fn io_waits_for_the_cluster() {
     target.stop();
 }
 
+/// Reservations are stored beside the image, so that another target with another state finds them.
+#[test]
+fn reservation_moves_with_its_image() {
+    let first = setup("moved");
+    let target = first.start();
+    target
+        .on(1, "resv-register")
+        .args("--nrkey 7 --cptpl 3")
+        .ok();
+    target
+        .on(1, "resv-acquire")
+        .args("-c 7 --rtype exclusive-access")
+        .ok();
+    let before = target.on(1, "resv-report").json();
+    assert_eq!(before["regctl"], 1, "{before}");
+    target.stop();
+    let head = access(&variable("NVMEOF_CEPH_KEYRING"));
+    let second = Setup::new().head(&head).namespace(
+        "rbd:rbd/moved",
+        "uuid = '6a2a7e6c-0f1c-4a53-8a3c-1d2f1f2b7c11'",
+    );
+    // Another UUID is another namespace.
+    let target = second.start();
+    let other = target.on(1, "resv-report").json();
+    assert_eq!(other["regctl"], 0, "{other}");
+    target.stop();
+    let second = Setup::new().head(&head).namespace("rbd:rbd/moved", "");
+    let target = second.start();
+    let after = target.on(1, "resv-report").json();
+    assert_eq!(
+        (&after["regctl"], &after["rtype"]),
+        (&before["regctl"], &before["rtype"])
+    );
+    target
+        .on(1, "resv-release")
+        .args("-c 7 --rtype exclusive-access")
+        .ok();
+    target
+        .on(1, "resv-register")
+        .args("-r unregister -c 7")
+        .ok();
+    target.stop();
+}
+
 /// Another client has taken over: hosts use another path, and an administrator decides.
 #[test]
 fn fenced_target_serves_nothing_until_it_is_enabled() {

@@ -12,6 +12,7 @@ const TESTS: &[&str] = &[
     "test --locked -p nvmeof-ceph --test cluster",
     // One after the other: some change the whole cluster.
     "test --locked -p nvmeof-backend --test rbd -- --test-threads=1",
+    "test --locked -p nvmeof-target-manage --test rados -- --test-threads=1",
     "test --locked -p nvmeof-e2e --test rbd -- --test-threads=1",
 ];
 

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nvmeof_backend_spec::{CephAccess, RbdName, within};
 use nvmeof_ceph::{CephError, Cluster, Features, Image, Pool, Properties, wait_closed};
 
-use super::{RbdClients, RbdStore, lock};
+use super::{Lock, RbdClients, RbdStore, lock};
 use crate::blocking::OPENING;
 use crate::{BlockSize, Geometry, Hints, OpenError, RbdRefusal, probe};
 
@@ -51,18 +51,22 @@ pub(crate) enum Mode {
 /// Opens an image and locks it, unless it is read-only.
 pub(crate) fn open(
     name: &Arc<str>,
-    image: &RbdName,
+    named: &RbdName,
     access: &CephAccess,
     mode: &Mode,
     block_size: Option<BlockSize>,
 ) -> Result<(Arc<RbdStore>, Geometry), OpenError> {
-    let is_locked = matches!(mode, Mode::Writable(_));
-    let (image, geometry) = open_image(name, image, access, mode, block_size)?;
+    let lock = match mode {
+        Mode::Writable(_) => Lock::Held,
+        Mode::ReadOnly | Mode::Standby => Lock::None,
+    };
+    let (image, geometry) = open_image(name, named, access, mode, block_size)?;
     let client = image
         .cluster()
         .map_or_else(String::new, |it| it.address().to_owned());
     tracing::info!(path = %name, size = geometry.size, client, "opened RBD image");
-    Ok((RbdStore::new(image, is_locked), geometry))
+    let store = RbdStore::new(image, named.clone(), access.clone(), lock);
+    Ok((store, geometry))
 }
 
 /// The geometry of an image that another client may have locked.

@@ -18,7 +18,7 @@ use super::{ChangeError, Outcome, compact, host_keys};
 use nvmeof_target_api::Deferred;
 use nvmeof_target_api::{Edit, Slot};
 use nvmeof_target_config::{Config, ConfigError, RELATIVE, is_relative};
-use nvmeof_target_manage::{FORGET, ForgetError, Report};
+use nvmeof_target_manage::{FORGET, ForgetError, Removal, Removed, Report};
 
 /// The state with more edits.
 pub(super) struct Edited {
@@ -224,6 +224,7 @@ impl Keeper {
         let recovered = self.recover(&edits)?;
         let unsynced = host_keys::sync(&edits);
         let keys = host_keys::to_read(&edits);
+        let removal = self.manager().begin_removal(removed(&edits));
         let mut outcome = self.with_key_remarks(hosts, || {
             self.serve_with_ready(&kept.base, &state, &held, &ready, &keys)
         })?;
@@ -232,7 +233,7 @@ impl Keeper {
         let made = ready.iter().map(|one| &one.edit);
         let made = made.filter(|edit| !deferred.iter().any(|one| one.edit == **edit));
         outcome.warnings.extend(remarks_on_deferred(&[], made));
-        outcome.warnings.extend(self.unprotect(&edits));
+        outcome.warnings.extend(self.unprotect(removal));
         outcome.warnings.extend(self.key_remarks(&edits));
         outcome.warnings.extend(unsynced);
         outcome.log("change");
@@ -271,26 +272,33 @@ impl Keeper {
     }
 
     /// Forgets what hosts set of removed namespaces. Returns a warning for each failure.
-    fn unprotect(&self, edits: &[Edit]) -> Vec<String> {
+    fn unprotect(&self, removal: Removal<'_>) -> Vec<String> {
         let until = Instant::now() + FORGET;
-        let removed = edits.iter().filter_map(|edit| {
-            let (subsystem, nsid) = match edit {
-                Edit::SubsystemRemove { nqn } => (nqn, None),
-                Edit::NamespaceRemove {
-                    subsystem: Some(nqn),
-                    nsid,
-                } => (nqn, Some(*nsid)),
-                _ => return None,
-            };
-            Some((Nqn::new(subsystem).ok()?, nsid))
-        });
-        let failed = removed.filter_map(|(subsystem, nsid)| {
+        let failed = removal.names().iter().filter_map(|(subsystem, nsid)| {
             let most = until.saturating_duration_since(Instant::now());
-            let forgotten = self.manager().forget_settings(&subsystem, nsid, most);
+            let forgotten = self.manager().forget_settings(subsystem, *nsid, most);
             Some(StillSet(forgotten.err()?).to_string())
         });
-        failed.collect()
+        let failed = failed.collect();
+        drop(removal);
+        failed
     }
+}
+
+/// The namespaces and subsystems that `edits` remove.
+fn removed(edits: &[Edit]) -> Vec<Removed> {
+    let removed = edits.iter().filter_map(|edit| {
+        let (subsystem, nsid) = match edit {
+            Edit::SubsystemRemove { nqn } => (nqn, None),
+            Edit::NamespaceRemove {
+                subsystem: Some(nqn),
+                nsid,
+            } => (nqn, Some(*nsid)),
+            _ => return None,
+        };
+        Some((Nqn::new(subsystem).ok()?, nsid))
+    });
+    removed.collect()
 }
 
 /// The subsystem that `edits` add, if the document has it already with exactly these namespaces

@@ -236,6 +236,31 @@ impl Protections {
         self.states.insert((kept.nsid, kept.uuid), set);
     }
 
+    /// Replaces the saved states of the namespaces with that NSID, which are not being saved. A
+    /// request that waits for earlier writes remains: it is granted if they become stable. So does
+    /// a state that ends with the target.
+    pub(crate) fn replace(&mut self, nsid: u32, kept: Vec<SavedProtection>) {
+        let is_volatile = |set: &Protected| {
+            set.kept
+                .is_some_and(|it| it.to == WriteProtection::UNTIL_POWER_CYCLE)
+        };
+        self.states
+            .retain(|key, set| key.0 != nsid || set.open > 0 || is_volatile(set));
+        let left = self.states.range_mut(keys_with(nsid));
+        for (_, set) in left.filter(|(_, set)| !is_volatile(set)) {
+            (set.next, set.kept, set.sure) = (None, None, true);
+        }
+        for one in kept {
+            match self.states.get_mut(&(one.nsid, one.uuid)) {
+                Some(set) if is_volatile(set) => {}
+                Some(set) => {
+                    set.kept = Some(set.asks(set.since, WriteProtection::PROTECTED));
+                }
+                None => self.restore(one),
+            }
+        }
+    }
+
     /// Forgets the state of namespace `nsid`, or of all, with the next save of each. Returns the
     /// NSIDs of those that have one.
     pub(crate) fn forget(&mut self, nsid: Option<u32>) -> BTreeSet<u32> {

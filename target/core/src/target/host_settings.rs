@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nvmeof_wire::Nqn;
 
 use super::Target;
-use crate::host_settings::{Forgotten, SavedSettings};
+use crate::host_settings::{CannotReplace, Forgotten, SavedSettings};
 use crate::persist::PendingSave;
 use crate::reservations::{CannotImport, ReservationState};
 use crate::save_queue::SettingsKeeper;
@@ -34,6 +34,39 @@ impl Target {
             Some(live) => live.restore(saved),
             None => served.waiting.entry(*subsystem).or_default().restore(saved),
         }
+    }
+
+    /// Replaces what hosts set of the namespaces with that NSID by what is stored of them. Requests
+    /// that are not saved yet fail. Then poll all reactors.
+    ///
+    /// # Errors
+    /// [`CannotReplace`]; nothing changes.
+    pub fn replace_settings(
+        &self,
+        subsystem: &Nqn,
+        nsid: u32,
+        saved: SavedSettings,
+    ) -> Result<(), CannotReplace> {
+        let place = (*subsystem, nsid);
+        let mut save_queue = self.shared.save_queue.lock();
+        if save_queue.is_saving(&place) {
+            return Err(CannotReplace::Saving);
+        }
+        let failed = Err(io::Error::other(
+            "the settings of the namespace were read again meanwhile",
+        ));
+        let mut served = self.shared.served();
+        if let Some(live) = served.live(subsystem) {
+            let before = live.replace_settings(nsid, saved, &failed)?;
+            self.shared.notify_all(subsystem, &before);
+        } else {
+            let mut waiting = served.waiting.remove(subsystem).unwrap_or_default();
+            let ended = waiting.replace(nsid, saved);
+            served.wait_for(*subsystem, waiting);
+            ended.answer(&failed);
+        }
+        save_queue.cancel(&place, &failed);
+        Ok(())
     }
 
     /// Removes the reservations and registrations of a namespace, as an administrator does. They

@@ -28,9 +28,19 @@ pub(crate) trait Write: Send + 'static {
     /// If it cannot be written: then the old or the new state may be stored.
     fn write(&mut self, subsystem: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()>;
 
-    /// Stores again the former settings of namespaces whose write failed. Returns whether that is
-    /// to be retried.
-    fn retry(&mut self) -> bool;
+    /// Stores again the former settings of one namespace whose write failed.
+    fn retry(&mut self) -> Retried;
+}
+
+/// The result of [`Write::retry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retried {
+    /// None is left.
+    All,
+    /// One is stored; others may be left.
+    One,
+    /// One could not be stored.
+    Failed,
 }
 
 /// A keeper whose thread was not started yet.
@@ -85,11 +95,16 @@ impl<W: Write> Keeper<W> {
                         save.end(&written);
                         Mailbox::send_all(&reactors, Mail::POLL);
                     }
-                    let now = Instant::now();
-                    if retry.is_none_or(|(at, _)| now >= at) {
-                        let again = catch_unwind(AssertUnwindSafe(|| self.to.retry()));
+                    // One at a time: a host that waits for a save does not wait for all of them.
+                    if retry.is_none_or(|(at, _)| Instant::now() >= at) {
+                        let retried = catch_unwind(AssertUnwindSafe(|| self.to.retry()));
                         let pause = retry.map_or(first, |(_, pause)| last.min(2 * pause));
-                        retry = again.unwrap_or(true).then(|| (now + pause, pause));
+                        let now = Instant::now();
+                        retry = match retried.unwrap_or(Retried::Failed) {
+                            Retried::All => None,
+                            Retried::One => Some((now, first / 2)),
+                            Retried::Failed => Some((now + pause, pause)),
+                        };
                     }
                 }
             })?;

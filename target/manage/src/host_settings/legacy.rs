@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::SystemTime;
 
 use nvmeof_atomic_file::{Files, Real, with_ending};
@@ -16,7 +15,7 @@ use serde::Deserialize;
 
 use super::record::{NamespaceRecord, parse_hex};
 use super::store::{StateError, StateStore};
-use super::{Records, name_of};
+use super::{Records, locked, name_of};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,12 +52,12 @@ impl Records {
             Err(error) => return Err(wrong(format!("cannot be read: {}", explain(&error)))),
         };
         let records = parse(&bytes).map_err(|error| wrong(format!("is damaged: {error}")))?;
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = store.as_mut() else {
+        let Some(folder) = &self.folder else {
             return Ok(());
         };
+        let mut store = locked(folder);
         for ((subsystem, nsid), record) in records {
-            let put = put(&mut **store, &name_of(&subsystem, nsid), &record);
+            let put = put(&mut *store, &name_of(&subsystem, nsid), &record);
             put.map_err(|error| wrong(format!("cannot be converted: {error}")))?;
         }
         let folder = path.parent().filter(|it| *it != Path::new(""));

@@ -1,5 +1,5 @@
 //! What hosts set of namespaces, across restarts: write protection and reservations. An
-//! administrator changes the state file, and hosts change the records beside it.
+//! administrator changes the state file, and hosts change the records.
 //!
 //! ```text
 //!   a namespace is opened ──► its record is read ──► restored ──► served
@@ -11,35 +11,61 @@
 //! for example because its backing store was missing. It is removed when nothing is set any more,
 //! or when an administrator removes the namespace or its subsystem by name. A configuration
 //! without the namespace does not remove it.
+//!
+//! | backing store | place of the record | it is read |
+//! | --- | --- | --- |
+//! | RBD image | RADOS, in the pool of the image | when the image is open, each time |
+//! | any other | the folder beside the state file | once |
+//!
+//! An image may be served by another gateway in between, which changes its record. What is read
+//! then replaces what this target knew. Each place has a lock of its own, so that an unresponsive
+//! cluster delays no record of the folder.
 
+mod admission;
+mod encoding;
 mod keeper;
 mod legacy;
+mod overdue;
+mod rados;
 mod record;
 mod store;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use nvmeof_atomic_file::with_ending;
+use nvmeof_backend::Spec;
 use nvmeof_target_core::{ReservationState, SavedSettings, Target};
 use nvmeof_wire::Nqn;
 
-use keeper::Write;
+pub(crate) use admission::{Admission, Former};
+use encoding::Record;
 pub(crate) use keeper::{Keeper, KeeperHandle};
+use keeper::{Retried, Write};
+use overdue::Overdue;
+use rados::LIMIT;
 use record::NamespaceRecord;
 use store::{Folder, StateError, StateStore};
 
-/// The records of all namespaces, or of none without a state file.
-#[derive(Default)]
+/// The records of all namespaces.
 pub(crate) struct Records {
-    /// Locked while a record is read or written.
-    store: Mutex<Option<Box<dyn StateStore>>>,
-    /// Locked briefly.
+    /// The folder beside the state file; `None` without one.
+    folder: Option<Home>,
+    folder_name: String,
+    folder_overdue: Arc<Overdue>,
+    /// How long an operation in RADOS may take.
+    limit: Duration,
+    /// Locked briefly. It ranks after the lock of a home, and before those of the target.
     known: Mutex<Known>,
+    /// Of each client and object. Locked briefly.
+    overdue: Mutex<BTreeMap<String, Weak<Overdue>>>,
 }
+
+/// A place with records, locked while one of them is read or written.
+type Home = Arc<Mutex<dyn StateStore>>;
 
 #[derive(Default)]
 struct Known {
@@ -48,7 +74,9 @@ struct Known {
     /// Why others could not be read at the last attempt.
     unreadable: BTreeMap<Place, String>,
     /// Restored in the target as soon as there is one.
-    unrestored: Vec<(Nqn, SavedSettings)>,
+    unrestored: BTreeMap<Place, SavedSettings>,
+    /// The one that was written again last.
+    retried: Option<Place>,
     target: Option<Target>,
 }
 
@@ -75,10 +103,28 @@ type Place = (Nqn, u32);
 /// A record as it is stored.
 #[derive(Clone)]
 struct Stored {
+    at: At,
     version: u64,
+    /// As they were read or written last.
+    bytes: Vec<u8>,
+    /// What is in force.
     record: NamespaceRecord,
     /// Why another one may be stored.
     differs: Option<Differs>,
+}
+
+/// Where a record is.
+#[derive(Clone)]
+struct At {
+    home: Home,
+    /// For messages, and to compare.
+    place: String,
+    /// What an administrator does to remove it.
+    removal: String,
+    /// Identity of the claim of the image; `None` if it is in the folder.
+    image: Option<u64>,
+    /// Whether it cannot be changed: the image is read-only, thus it has no lock.
+    is_readonly: bool,
 }
 
 /// Why another record may be stored than the one that is in force.
@@ -92,14 +138,14 @@ enum Differs {
     WriteFailed(String),
 }
 
-/// A record that cannot be read.
+/// A record that cannot be read. Displays as cause and remedy.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "its write protection and reservations are unknown: {0}; move this file away, which removes \
-     all write protection and reservations of the namespace, or repair it (an older copy may \
-     permit hosts that were fenced since)"
-)]
-pub(crate) struct Unreadable(#[from] StateError);
+#[error("its write protection and reservations are unknown: {error}{remedy}")]
+pub(crate) struct Unreadable {
+    #[source]
+    error: StateError,
+    remedy: String,
+}
 
 /// A namespace whose record cannot be read, or could not be restored after a failed write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,11 +158,14 @@ pub struct UnknownRecord {
     pub why: String,
 }
 
-fn unsettled(why: &str) -> String {
+fn unsettled(why: &str, is_in_folder: bool) -> String {
+    let remedy = match is_in_folder {
+        true => "make the folder writable, it is retried",
+        false => "it is retried",
+    };
     format!(
         "a change could not be saved, nor its record restored: {why}; a restart of the target may \
-         take this change, although its host was told that it failed; make the folder writable, \
-         it is retried"
+         take this change, although its host was told that it failed; {remedy}"
     )
 }
 
@@ -142,61 +191,71 @@ fn prefix_of(subsystem: &Nqn) -> String {
     format!("{plain}-{:08x}.", crc32c::crc32c(text.as_bytes()))
 }
 
+/// Whether the record of a namespace on this backing store is in RADOS.
+fn is_image(spec: &Spec) -> bool {
+    matches!(spec, Spec::Rbd { .. })
+}
+
+/// Locks a home.
+fn locked(home: &Home) -> MutexGuard<'_, dyn StateStore + 'static> {
+    // A panic of a holder leaves nothing inconsistent.
+    home.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Unreadable {
+    fn of(error: StateError, store: &dyn StateStore, name: &str) -> Self {
+        let remedy = match &error {
+            // They have their remedy, or the target retries.
+            StateError::Waiting { .. } | StateError::Lost { .. } | StateError::Differs { .. } => {
+                String::new()
+            }
+            StateError::Changed { .. } | StateError::Damaged { .. } | StateError::System(_) => {
+                format!(
+                    "; {}, which removes all write protection and reservations of the namespace, \
+                     or repair it (an older copy may permit hosts that were fenced since)",
+                    store.removal(name)
+                )
+            }
+        };
+        Self { error, remedy }
+    }
+
+    fn waiting(place: String, why: String) -> Self {
+        let (error, remedy) = (StateError::Waiting { place, why }, String::new());
+        Self { error, remedy }
+    }
+}
+
+impl Default for Records {
+    /// Without a folder.
+    fn default() -> Self {
+        Self::of(None)
+    }
+}
+
 impl Records {
-    /// The records beside the state file. The caller has locked it, or only reads.
+    /// The records of namespaces. Those of files are beside the state file. The caller has locked
+    /// it, or only reads.
     pub(crate) fn beside(state: Option<&Path>) -> Self {
-        let folder = state.map(|state| Folder::at(path_beside(state)));
-        Self::of(folder.map(|folder| Box::new(folder) as Box<dyn StateStore>))
+        Self::of(state.map(|state| home(Folder::at(path_beside(state)))))
     }
 
-    fn of(store: Option<Box<dyn StateStore>>) -> Self {
+    fn of(folder: Option<Home>) -> Self {
+        let folder_name = folder.as_ref().map(|it| locked(it).place(""));
         Self {
-            store: Mutex::new(store),
+            folder,
+            folder_name: folder_name.unwrap_or_default(),
+            folder_overdue: Arc::default(),
+            limit: LIMIT,
             known: Mutex::default(),
+            overdue: Mutex::default(),
         }
-    }
-
-    /// Reads the record of a namespace that is about to be served, and restores its settings.
-    ///
-    /// # Errors
-    /// [`Unreadable`]: then the namespace must not be served.
-    pub(crate) fn admit(&self, subsystem: &str, nsid: u32) -> Result<(), Unreadable> {
-        // Otherwise it is never served.
-        let Ok(subsystem) = Nqn::new(subsystem) else {
-            return Ok(());
-        };
-        if self.known().records.contains_key(&(subsystem, nsid)) {
-            return Ok(());
-        }
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = store.as_mut() else {
-            return Ok(());
-        };
-        let read = Stored::read(&mut **store, &subsystem, nsid).map_err(Unreadable);
-        let mut known = self.known();
-        known.unreadable.remove(&(subsystem, nsid));
-        if let Err(error) = &read {
-            known
-                .unreadable
-                .insert((subsystem, nsid), error.to_string());
-        }
-        let (stored, settings) = read?;
-        if known.records.contains_key(&(subsystem, nsid)) {
-            return Ok(());
-        }
-        if known.target.is_some() {
-            stored.record.log_restored();
-        }
-        known.records.insert((subsystem, nsid), Arc::new(stored));
-        match &known.target {
-            Some(target) => target.restore(&subsystem, settings),
-            None => known.unrestored.push((subsystem, settings)),
-        }
-        Ok(())
     }
 
     /// Removes the records of namespace `nsid`, or of all namespaces of the subsystem, which were
     /// not served since the start. The save of the others removes theirs.
+    ///
+    /// A record in RADOS of an image that is not open stays: its place is not known.
     ///
     /// # Errors
     /// [`Unreadable`]: one cannot be read or removed.
@@ -205,22 +264,24 @@ impl Records {
         subsystem: &Nqn,
         nsid: Option<u32>,
     ) -> Result<(), Unreadable> {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = store.as_mut() else {
+        let Some(folder) = &self.folder else {
             return Ok(());
         };
+        let mut store = locked(folder);
         let prefix = prefix_of(subsystem);
-        for name in store.names().map_err(Unreadable)? {
+        let names = store.names();
+        for name in names.map_err(|error| Unreadable::of(error, &*store, ""))? {
             let of = name
                 .strip_prefix(&prefix)
                 .and_then(|rest| rest.parse().ok());
             let Some(of) = of.filter(|of| nsid.is_none_or(|nsid| nsid == *of)) else {
                 continue;
             };
-            if !self.known().records.contains_key(&(*subsystem, of)) {
-                let (stored, _) = Stored::read(&mut **store, subsystem, of).map_err(Unreadable)?;
-                let removed = store.replace(&name, stored.version, b"");
-                removed.map_err(Unreadable)?;
+            let known = self.known().records.get(&(*subsystem, of)).cloned();
+            if known.is_none_or(|stored| stored.at.image.is_some()) {
+                let parsed = Parsed::read(&mut *store, &(*subsystem, of));
+                let removed = parsed.and_then(|it| store.replace(&name, it.version, b""));
+                removed.map_err(|error| Unreadable::of(error, &*store, &name))?;
             }
         }
         Ok(())
@@ -229,7 +290,7 @@ impl Records {
     /// Restores in `target` what was read so far, and what is read from now on.
     pub(crate) fn restore_in(&self, target: &Target) {
         let mut known = self.known();
-        for (subsystem, settings) in std::mem::take(&mut known.unrestored) {
+        for ((subsystem, _), settings) in std::mem::take(&mut known.unrestored) {
             target.restore(&subsystem, settings);
         }
         known
@@ -239,12 +300,16 @@ impl Records {
         known.target = Some(target.clone());
     }
 
-    /// Lets hosts change what is kept here. `None` if nothing is kept.
-    pub(crate) fn keeper(self: &Arc<Self>, target: &Target) -> Option<Keeper<Arc<Self>>> {
-        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        store
-            .is_some()
-            .then(|| Keeper::of(Arc::clone(self), target))
+    /// Lets hosts change what is kept here. `None` if nothing is kept: there is neither a state
+    /// file nor a writable image among `specs`.
+    pub(crate) fn keeper<'a>(
+        self: &Arc<Self>,
+        target: &Target,
+        mut specs: impl Iterator<Item = &'a Spec>,
+    ) -> Option<Keeper<Arc<Self>>> {
+        let is_kept = |spec: &Spec| is_image(spec) && !spec.readonly();
+        let keeps = self.folder.is_some() || specs.any(is_kept);
+        keeps.then(|| Keeper::of(Arc::clone(self), target))
     }
 
     /// All reservations that are saved, by subsystem and NSID.
@@ -266,7 +331,7 @@ impl Records {
             let Some(Differs::WriteFailed(why)) = &stored.differs else {
                 return None;
             };
-            Some((place, unsettled(why)))
+            Some((place, unsettled(why, stored.at.image.is_none())))
         });
         let all = unreadable.chain(unsettled);
         let all = all.map(|((subsystem, nsid), why)| UnknownRecord {
@@ -283,16 +348,55 @@ impl Records {
     }
 }
 
+impl Known {
+    /// Replaces what is known of a record, unless its namespace was opened from another place
+    /// meanwhile.
+    fn update(&mut self, place: Place, stored: Stored) {
+        if let Some(known) = self.records.get_mut(&place)
+            && Arc::ptr_eq(&known.at.home, &stored.at.home)
+        {
+            *known = Arc::new(stored);
+        }
+    }
+
+    /// A record that could not be restored: another one each time.
+    fn next_unsure(&mut self) -> Option<(Place, Arc<Stored>)> {
+        let is_unsure = |stored: &Stored| {
+            matches!(
+                stored.differs,
+                Some(Differs::Writing | Differs::WriteFailed(_))
+            )
+        };
+        let mut unsure = self.records.iter().filter(|(_, stored)| is_unsure(stored));
+        let first = unsure.clone().next();
+        let next = unsure.find(|(place, _)| self.retried.is_none_or(|last| **place > last));
+        let (place, stored) = next
+            .or(first)
+            .map(|(place, stored)| (*place, Arc::clone(stored)))?;
+        self.retried = Some(place);
+        Some((place, stored))
+    }
+}
+
 impl Write for Arc<Records> {
     fn write(&mut self, subsystem: &Nqn, nsid: u32, settings: &SavedSettings) -> io::Result<()> {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = store.as_mut() else {
-            return Ok(());
-        };
         let place = (*subsystem, nsid);
         // Hosts change namespaces that were opened.
         let before = self.known().records.get(&place).cloned();
-        let before = before.ok_or_else(|| io::Error::other("the record was not read"))?;
+        let before = before.ok_or_else(|| match &self.folder {
+            Some(_) => io::Error::other("the record was not read"),
+            None => io::Error::other(
+                "nothing is saved of this namespace without a state file: set control.state",
+            ),
+        })?;
+        if before.at.is_readonly {
+            return Err(io::Error::other(
+                "the image is served read-only, so that its record cannot be changed; serve it \
+                 writable (readonly = false)",
+            ));
+        }
+        let mut store = locked(&before.at.home);
+        store.begin();
         let (was, now) = (Some(&before.record), SystemTime::now());
         let record = NamespaceRecord::of((subsystem, nsid), settings, was, now);
         if record == before.record && before.differs.is_none() {
@@ -304,9 +408,9 @@ impl Write for Arc<Records> {
         };
         // Unless this write ends.
         let mut before = Stored::clone(&before);
-        before.differs = Some(Differs::Writing);
-        self.known().records.insert(place, Arc::new(before.clone()));
-        let put = stored.put(&mut **store, &place);
+        let differed = before.differs.replace(Differs::Writing);
+        self.known().update(place, before.clone());
+        let put = stored.put(&mut *store, &place);
         let stored = match &put {
             Ok(()) => {
                 stored.record.log_changes(&before.record);
@@ -315,80 +419,92 @@ impl Write for Arc<Records> {
             Err(error) => {
                 tracing::error!(%subsystem, nsid, "cannot save what a host set: {error}");
                 // Hosts learn that nothing changed. The new record may be in place all the same.
-                if let Err(error) = before.put(&mut **store, &place) {
-                    before.differs = Some(Differs::WriteFailed(error.to_string()));
-                }
+                before.revert(&mut *store, &place, error, differed);
                 before
             }
         };
-        self.known().records.insert(place, Arc::new(stored));
+        self.known().update(place, stored);
         put.map_err(io::Error::other)
     }
 
-    fn retry(&mut self) -> bool {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = store.as_mut() else {
-            return false;
+    fn retry(&mut self) -> Retried {
+        let Some((place, stored)) = self.known().next_unsure() else {
+            return Retried::All;
         };
-        let mut records = self.known().records.clone();
-        let is_unsure = |differs: &Differs| !matches!(differs, Differs::Restarted);
-        records.retain(|_, stored| stored.differs.as_ref().is_some_and(is_unsure));
-        let mut is_left = false;
-        for (place, stored) in records {
-            let mut stored = Stored::clone(&stored);
-            match stored.put(&mut **store, &place) {
-                Ok(()) => {
-                    let (subsystem, nsid) = place;
-                    tracing::info!(%subsystem, nsid, "wrote the record that could not be restored");
-                }
-                Err(error) => {
-                    stored.differs = Some(Differs::WriteFailed(error.to_string()));
-                    is_left = true;
-                }
+        let mut stored = Stored::clone(&stored);
+        let home = Arc::clone(&stored.at.home);
+        let mut store = locked(&home);
+        store.begin();
+        let put = stored.put(&mut *store, &place);
+        drop(store);
+        let (subsystem, nsid) = place;
+        let retried = match put {
+            Ok(()) => {
+                tracing::info!(%subsystem, nsid, "wrote the record that could not be restored");
+                Retried::One
             }
-            self.known().records.insert(place, Arc::new(stored));
-        }
-        is_left
+            // It is read when the image is opened again.
+            Err(error) if stored.is_of_another_writer(&error) => {
+                stored.differs = None;
+                Retried::One
+            }
+            Err(error) => {
+                stored.differs = Some(Differs::WriteFailed(error.to_string()));
+                Retried::Failed
+            }
+        };
+        self.known().update(place, stored);
+        retried
+    }
+}
+
+/// A record as it was read.
+struct Parsed {
+    version: u64,
+    bytes: Vec<u8>,
+    record: NamespaceRecord,
+    settings: SavedSettings,
+}
+
+impl Parsed {
+    fn read(store: &mut dyn StateStore, place: &Place) -> Result<Self, StateError> {
+        let name = name_of(&place.0, place.1);
+        let Record { version, bytes } = store.read(&name)?;
+        Self::of(version, bytes, place, &store.place(&name))
+    }
+
+    /// The record that is stored `at` a place as these bytes; none if there are none.
+    fn of(
+        version: u64,
+        bytes: Vec<u8>,
+        (subsystem, nsid): &Place,
+        at: &str,
+    ) -> Result<Self, StateError> {
+        let (record, settings) = match bytes.as_slice() {
+            [] => {
+                let settings = SavedSettings::default();
+                let now = SystemTime::UNIX_EPOCH;
+                let record = NamespaceRecord::of((subsystem, *nsid), &settings, None, now);
+                (record, settings)
+            }
+            bytes => {
+                let parsed = NamespaceRecord::parse(bytes, subsystem, *nsid);
+                parsed.map_err(|why| StateError::Damaged {
+                    place: at.to_owned(),
+                    why,
+                })?
+            }
+        };
+        Ok(Self {
+            version,
+            bytes,
+            record,
+            settings,
+        })
     }
 }
 
 impl Stored {
-    fn read(
-        store: &mut dyn StateStore,
-        subsystem: &Nqn,
-        nsid: u32,
-    ) -> Result<(Self, SavedSettings), StateError> {
-        let name = name_of(subsystem, nsid);
-        let found = store.read(&name)?;
-        let (record, settings) = match found.version {
-            0 => {
-                let settings = SavedSettings::default();
-                let now = SystemTime::UNIX_EPOCH;
-                let record = NamespaceRecord::of((subsystem, nsid), &settings, None, now);
-                (record, settings)
-            }
-            _ => {
-                let parsed = NamespaceRecord::parse(&found.bytes, subsystem, nsid);
-                let (record, mut settings) = parsed.map_err(|why| {
-                    let place = store.place(&name);
-                    StateError::Damaged { place, why }
-                })?;
-                // Others end with the loss of power that a restart is.
-                let all = &mut settings.reservations;
-                all.retain(|one| one.state.reservations.persists());
-                (record, settings)
-            }
-        };
-        let now = SystemTime::now();
-        let restored = NamespaceRecord::of((subsystem, nsid), &settings, Some(&record), now);
-        let stored = Self {
-            version: found.version,
-            differs: (restored != record).then_some(Differs::Restarted),
-            record: restored,
-        };
-        Ok((stored, settings))
-    }
-
     /// Stores it in the place of another one.
     fn put(
         &mut self,
@@ -401,9 +517,50 @@ impl Stored {
             Some(Differs::Writing | Differs::WriteFailed(_)) => store.overwrite(&name, &bytes)?,
             Some(Differs::Restarted) | None => store.replace(&name, self.version, &bytes)?,
         };
-        self.differs = None;
+        (self.bytes, self.differs) = (bytes, None);
         Ok(())
     }
+
+    /// Stores it again, after another one was not written because of `error`. Before that, it
+    /// `differed`.
+    fn revert(
+        &mut self,
+        store: &mut dyn StateStore,
+        place: &Place,
+        error: &StateError,
+        differed: Option<Differs>,
+    ) {
+        match error {
+            // It is read when the image is opened again.
+            error if self.is_of_another_writer(error) => self.differs = differed,
+            _ => {
+                let put = self.put(store, place);
+                match put {
+                    Err(error) if self.is_of_another_writer(&error) => self.differs = differed,
+                    Err(error) => self.differs = Some(Differs::WriteFailed(error.to_string())),
+                    Ok(()) => {}
+                }
+            }
+        }
+    }
+
+    /// Whether what is stored after this error is of another writer.
+    fn is_of_another_writer(&self, error: &StateError) -> bool {
+        match error {
+            StateError::Lost { .. } => true,
+            StateError::Changed { .. } => self.at.image.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// The namespace of a record; `None` if it is never served.
+fn place(subsystem: &str, nsid: u32) -> Option<Place> {
+    Some((Nqn::new(subsystem).ok()?, nsid))
+}
+
+fn home(store: impl StateStore + 'static) -> Home {
+    Arc::new(Mutex::new(store))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Where the settings of hosts are kept: the contract, and a folder of files.
 
-use std::fmt::{self, Display};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,9 +7,14 @@ use std::path::{Path, PathBuf};
 use nvmeof_atomic_file::{Files, ReadAccess, Real, prepare};
 use nvmeof_rdma::explain;
 
+use super::encoding::{Record, decode, encode};
+
 /// Stores records by name. Each has a version, which counts its changes; a name without a record
 /// has version 0. Called by threads that may block, and by no reactor.
 pub(super) trait StateStore: Send {
+    /// Begins a change, or reading a record: its operations have a common time limit.
+    fn begin(&mut self) {}
+
     /// A record.
     ///
     /// # Errors
@@ -25,30 +29,27 @@ pub(super) trait StateStore: Send {
     /// or the new record is stored.
     fn replace(&mut self, name: &str, expected: u64, bytes: &[u8]) -> Result<u64, StateError>;
 
-    /// Replaces the record `name`, whatever is stored, even if that is damaged. Only for a caller
-    /// that knows what is to be stored, because nobody else changes this record.
+    /// Replaces the record `name` after a change of which it is not known whether it took effect.
+    /// Also replaces a damaged one.
     ///
     /// # Errors
-    /// [`StateError`]: the old or the new record is stored.
+    /// [`StateError::Changed`] if it is a record of another writer; then nothing changed.
+    /// Otherwise, the old or the new record is stored.
     fn overwrite(&mut self, name: &str, bytes: &[u8]) -> Result<u64, StateError>;
 
-    /// The names of all records, and perhaps others.
+    /// The names of all records, and perhaps others; none of a place that others use as well.
     ///
     /// # Errors
     /// [`StateError`].
-    fn names(&mut self) -> Result<Vec<String>, StateError>;
+    fn names(&mut self) -> Result<Vec<String>, StateError> {
+        Ok(Vec::new())
+    }
 
     /// Where a record is, for messages.
     fn place(&self, name: &str) -> String;
-}
 
-/// A record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record {
-    /// Its version; 0: there is none.
-    pub version: u64,
-    /// Its bytes. Empty if there is none.
-    pub bytes: Vec<u8>,
+    /// What an administrator does to remove a record, for messages.
+    fn removal(&self, name: &str) -> String;
 }
 
 /// Why a record was not read or replaced.
@@ -72,27 +73,43 @@ pub(crate) enum StateError {
         /// What is wrong.
         why: String,
     },
+    /// Another place has another one.
+    #[error("{place} and {other} differ")]
+    Differs {
+        /// The record.
+        place: String,
+        /// The other one.
+        other: String,
+    },
+    /// Not now.
+    #[error("{place}: {why}")]
+    Waiting {
+        /// The record.
+        place: String,
+        /// Cause, and remedy unless the target retries.
+        why: String,
+    },
+    /// This process has lost the image, and may not change its record any more. What is stored is
+    /// known when the image is opened again.
+    #[error("{place}: {why}")]
+    Lost {
+        /// The record.
+        place: String,
+        /// The cause.
+        why: String,
+    },
     /// The system.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// A folder with one file for each record: a line with version and checksum, then the bytes.
+/// A folder with one file for each record.
 pub(super) struct Folder<F = Real> {
     path: PathBuf,
     files: F,
     /// Whether the names in it are on stable storage.
     is_synced: bool,
 }
-
-/// The first line of a file.
-struct Header {
-    version: u64,
-    checksum: u32,
-}
-
-/// First word of each file: the format and its version.
-const FORMAT: &str = "nvmeof-record-1";
 
 impl Folder {
     /// The folder at `path`, which is created when there is something to store. The caller has
@@ -138,12 +155,7 @@ impl<F: Files> Folder<F> {
             return Ok(0);
         }
         self.create().map_err(|error| about(&self.path, &error))?;
-        let version = before
-            .checked_add(1)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        let checksum = checksum(version, bytes);
-        let mut text = Header { version, checksum }.to_string().into_bytes();
-        text.extend_from_slice(bytes);
+        let (version, text) = encode(before, bytes)?;
         prepare(&self.files, &file, &text, ReadAccess::Owner)?.commit()?;
         self.is_synced = true;
         Ok(version)
@@ -173,22 +185,9 @@ impl<F: Files + Send> StateStore for Folder<F> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Record::default()),
             Err(error) => return Err(about(&file, &error).into()),
         };
-        let damaged = |why: &str| StateError::Damaged {
+        decode(&text).map_err(|why| StateError::Damaged {
             place: self.place(name),
             why: why.to_owned(),
-        };
-        let end = text.iter().position(|byte| *byte == b'\n');
-        let (line, bytes) = text.split_at(end.ok_or_else(|| damaged("it has no first line"))?);
-        let bytes = bytes.get(1..).unwrap_or_default();
-        let header = Header::parse(line).ok_or_else(|| {
-            damaged("its first line is not one that this version of nvmeof-target writes")
-        })?;
-        if checksum(header.version, bytes) != header.checksum {
-            return Err(damaged("its checksum is wrong"));
-        }
-        Ok(Record {
-            version: header.version,
-            bytes: bytes.to_vec(),
         })
     }
 
@@ -230,28 +229,10 @@ impl<F: Files + Send> StateStore for Folder<F> {
     fn place(&self, name: &str) -> String {
         self.file(name).display().to_string()
     }
-}
 
-impl Header {
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(line).ok()?.split(' ');
-        let (format, version, checksum) = (words.next()?, words.next()?, words.next()?);
-        let version = version.strip_prefix("version=")?.parse().ok()?;
-        let checksum = u32::from_str_radix(checksum.strip_prefix("crc32c=")?, 16).ok()?;
-        let is_whole = format == FORMAT && version != 0 && words.next().is_none();
-        is_whole.then_some(Self { version, checksum })
+    fn removal(&self, _: &str) -> String {
+        "move this file away".to_owned()
     }
-}
-
-impl Display for Header {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, checksum } = self;
-        writeln!(f, "{FORMAT} version={version} crc32c={checksum:08x}")
-    }
-}
-
-fn checksum(version: u64, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&version.to_le_bytes()), bytes)
 }
 
 fn about(path: &Path, error: &io::Error) -> io::Error {

@@ -13,6 +13,8 @@ use nvmeof_wire::reservation::ReservationType;
 
 use super::*;
 
+mod shared;
+
 const UUID: [u8; 16] = [1; 16];
 
 fn nqn() -> Nqn {
@@ -62,6 +64,13 @@ fn reserved(kind: ReservationType) -> SavedSettings {
     }
 }
 
+/// Reads the record of a namespace on a file, and puts it in force.
+fn admit(records: &Records, subsystem: &Nqn, nsid: u32) -> Result<(), Unreadable> {
+    let admission = records.read_folder((*subsystem, nsid))?;
+    records.remove_former(records.adopt(admission)?);
+    Ok(())
+}
+
 struct Scene {
     folder: tempfile::TempDir,
     records: Arc<Records>,
@@ -72,7 +81,7 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let records = Arc::new(Records::beside(Some(&folder.path().join("state.json"))));
         for nsid in [1, 2] {
-            records.admit(nqn().as_str(), nsid).unwrap();
+            admit(&records, &nqn(), nsid).unwrap();
         }
         Self { folder, records }
     }
@@ -101,9 +110,9 @@ impl Scene {
         let records = Records::beside(Some(&self.state()));
         let mut all = SavedSettings::default();
         for nsid in [1, 2] {
-            records.admit(nqn().as_str(), nsid)?;
+            admit(&records, &nqn(), nsid)?;
         }
-        for (subsystem, settings) in std::mem::take(&mut records.known().unrestored) {
+        for ((subsystem, _), settings) in std::mem::take(&mut records.known().unrestored) {
             assert_eq!(subsystem, nqn());
             all.protected.extend(settings.protected);
             all.reservations.extend(settings.reservations);
@@ -130,7 +139,7 @@ fn what_was_written_is_restored() {
 #[test]
 fn times_are_those_of_the_change() {
     let nsid = (&nqn(), 1);
-    let second = |number| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(number);
+    let second = |number| SystemTime::UNIX_EPOCH + Duration::from_secs(number);
     let settings = reserved(ReservationType::WRITE_EXCLUSIVE);
     let first = NamespaceRecord::of(nsid, &settings, None, second(1));
     let times = |record: &NamespaceRecord| {
@@ -191,13 +200,14 @@ fn record_that_could_not_be_restored_is_written_later() {
     fs::remove_file(scene.file(1)).unwrap();
     fs::create_dir(scene.file(1)).unwrap();
     scene.write(&SavedSettings::default()).unwrap_err();
-    assert!(scene.records.retry());
+    assert_eq!(scene.records.retry(), Retried::Failed);
     let unknown = scene.records.unknown();
     assert_eq!((unknown.len(), unknown[0].nsid), (1, 1));
     let why = &unknown[0].why;
     assert!(why.contains("nor its record restored"), "{why}");
     fs::remove_dir(scene.file(1)).unwrap();
-    assert!(!scene.records.retry());
+    assert_eq!(scene.records.retry(), Retried::One);
+    assert_eq!(scene.records.retry(), Retried::All);
     assert!(scene.records.unknown().is_empty());
     assert_eq!(scene.restored().unwrap(), protected(&[1]));
 }
@@ -209,7 +219,7 @@ struct Unsure {
 }
 
 impl StateStore for Unsure {
-    fn read(&mut self, name: &str) -> Result<store::Record, StateError> {
+    fn read(&mut self, name: &str) -> Result<Record, StateError> {
         self.folder.read(name)
     }
 
@@ -232,6 +242,10 @@ impl StateStore for Unsure {
     fn place(&self, name: &str) -> String {
         self.folder.place(name)
     }
+
+    fn removal(&self, name: &str) -> String {
+        self.folder.removal(name)
+    }
 }
 
 /// Of namespaces that are disabled, for example.
@@ -241,11 +255,11 @@ fn records_that_were_not_read_are_removed_by_name() {
     let similar = Nqn::new("nqn.2026-11.org.example:disk2").unwrap();
     let all = protected(&[1, 2]);
     scene.write(&all).unwrap();
-    scene.records.admit(similar.as_str(), 1).unwrap();
+    admit(&scene.records, &similar, 1).unwrap();
     scene.records.write(&similar, 1, &protected(&[1])).unwrap();
     let restarted = || Records::beside(Some(&scene.state()));
     let records = restarted();
-    records.admit(nqn().as_str(), 2).unwrap();
+    admit(&records, &nqn(), 2).unwrap();
     records.remove_unread(&nqn(), None).unwrap();
     assert_eq!(scene.restored().unwrap(), protected(&[2]), "one was read");
     restarted().remove_unread(&nqn(), Some(1)).unwrap();
@@ -260,8 +274,8 @@ fn records_that_were_not_read_are_removed_by_name() {
     restarted().remove_unread(&nqn(), None).unwrap();
     assert_eq!(scene.restored().unwrap(), SavedSettings::default());
     let left = restarted();
-    left.admit(similar.as_str(), 1).unwrap();
-    assert_eq!(left.known().unrestored[0].1, protected(&[1]));
+    admit(&left, &similar, 1).unwrap();
+    assert_eq!(left.known().unrestored[&(similar, 1)], protected(&[1]));
 }
 
 #[test]
@@ -273,11 +287,11 @@ fn record_that_was_replaced_although_that_failed_is_put_back() {
         folder: Folder::at(path_beside(&scene.state())),
         fails: Arc::clone(&fails),
     };
-    scene.records = Arc::new(Records::of(Some(Box::new(store))));
+    scene.records = Arc::new(Records::of(Some(home(store))));
     let absent = scene.records.write(&nqn(), 1, &SavedSettings::default());
     assert!(absent.unwrap_err().to_string().contains("was not read"));
     for nsid in [1, 2] {
-        scene.records.admit(nqn().as_str(), nsid).unwrap();
+        admit(&scene.records, &nqn(), nsid).unwrap();
     }
     for settings in [
         SavedSettings::default(),
@@ -299,18 +313,18 @@ fn damaged_record_concerns_its_namespace_alone() {
     for damage in [&b""[..], b"{}", &text[..text.len() - 1]] {
         fs::write(scene.file(1), damage).unwrap();
         let records = Records::beside(Some(&scene.state()));
-        let error = records.admit(nqn().as_str(), 1).unwrap_err().to_string();
+        let error = admit(&records, &nqn(), 1).unwrap_err().to_string();
         let words = [
             "is damaged",
             "state.json.namespaces/",
             "move this file away",
         ];
         assert!(words.iter().all(|word| error.contains(word)), "{error}");
-        records.admit(nqn().as_str(), 2).unwrap();
-        assert!(records.admit(nqn().as_str(), 1).is_err(), "still");
+        admit(&records, &nqn(), 2).unwrap();
+        assert!(admit(&records, &nqn(), 1).is_err(), "still");
         assert_eq!(records.unknown()[0].why, error);
         fs::write(scene.file(1), &text).unwrap();
-        records.admit(nqn().as_str(), 1).unwrap();
+        admit(&records, &nqn(), 1).unwrap();
         assert_eq!(records.unknown(), []);
     }
     // A valid record of another namespace.

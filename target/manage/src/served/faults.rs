@@ -114,6 +114,12 @@ impl Manager {
                 lost.geometry.block_size.bytes()
             ));
         }
+        // Another gateway may have served the image meanwhile.
+        let admission = self.records.read(&store.configured, taken.claim());
+        let former = match admission.and_then(|it| self.records.adopt(it)) {
+            Ok(former) => former,
+            Err(error) => return refused(format!("namespace {nsid} of {nqn}: {error}")),
+        };
         let Some(number) = state.pool.number() else {
             return refused("too many backing stores are open".to_owned());
         };
@@ -123,7 +129,10 @@ impl Manager {
         let fresh = Vec::from_iter(fresh);
         let revision = revision(store);
         match self.replace(&mut state, next, &fresh, &[], revision.as_slice()) {
-            Ok(applied) => Ok(applied.into()),
+            Ok(applied) => {
+                self.records.remove_former(former);
+                Ok(applied.into())
+            }
             Err(failed) => refused(failed.to_string()),
         }
     }

@@ -18,7 +18,8 @@ use super::pool::{NamespaceStore, StoreState, WaitingStore};
 use super::reactors::Failed;
 use super::{Manager, State};
 use crate::held::{Standby, Taken};
-use crate::open::{self, open_error};
+use crate::host_settings::{Admission, Former, Unreadable};
+use crate::open::{self, open_error, unreadable};
 use crate::waits::WaitReason;
 
 /// How often it is checked whether reactors have closed their backing stores.
@@ -26,8 +27,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Images that are opened at the same time.
 const AT_ONCE: usize = 8;
 
-/// Result of opening one image.
-type Opened = (NamespaceStore, Result<Taken, OpenError>);
+/// Result of opening one image and reading its record.
+type Opened = (NamespaceStore, Result<Taken, OpenError>, Read);
+
+/// What hosts set of the namespace, as its former owner stored it.
+type Read = Result<Option<Admission>, Unreadable>;
 
 impl Manager {
     /// Number of namespaces in the group.
@@ -55,7 +59,8 @@ impl Manager {
         }
         let mut state = self.lock();
         let mut next = state.pool.stores().to_vec();
-        for (before, taken) in opened {
+        let mut former = Former::default();
+        for (before, taken, read) in opened {
             let same = |it: &NamespaceStore| {
                 it.number == before.number && it.configured == before.configured
             };
@@ -63,21 +68,31 @@ impl Manager {
             let Some((at, store)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
                 continue;
             };
-            let after = match taken {
+            let taken = taken.map_err(|error| open_error(&state.config, at, &error));
+            // What this gateway knew may be old.
+            let ready = taken.and_then(|taken| {
+                let adopted = read.and_then(|it| self.records.adopt(it));
+                let its = adopted.map_err(|error| unreadable(&state.config, at, &error))?;
+                former.append(its);
+                Ok(taken)
+            });
+            let after = match ready {
                 Ok(taken) => StoreState::Standby(taken.into_standby()),
                 Err(error) => {
-                    let error = open_error(&state.config, at, &error);
                     tracing::error!("{error}; its group is served without it");
                     store.state.waiting_for(WaitReason::of(&error))
                 }
             };
             state.pool.set_closed(store, after);
         }
+        self.reactors.poll_all();
+        self.records.remove_former(former);
         state.pool.commit(next, BTreeMap::new());
         Ok(())
     }
 
-    /// Opens images, several at the same time. Without the lock: a cluster may be slow.
+    /// Opens images and reads their records, several at the same time. Without the lock: a cluster
+    /// may be slow.
     fn open_images(&self, stores: Vec<NamespaceStore>) -> Vec<Opened> {
         let held = self.lock().pool.held().clone();
         let (left, opened) = (Mutex::new(stores), Mutex::new(Vec::new()));
@@ -87,8 +102,10 @@ impl Manager {
                 scope.spawn(|| {
                     while let Some(store) = next() {
                         let taken = open::take(&store.configured, &held);
+                        let claim = taken.as_ref().ok().and_then(Taken::claim);
+                        let read = self.records.read(&store.configured, claim);
                         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
-                        opened.push((store, taken));
+                        opened.push((store, taken, read));
                     }
                 });
             }
@@ -302,7 +319,11 @@ impl StoreState {
 
 /// Why a group cannot be served, if that is so: the reason concerns all images, or all failed.
 fn failure(opened: &[Opened]) -> Option<&OpenError> {
-    let errors = || opened.iter().filter_map(|(_, taken)| taken.as_ref().err());
+    let errors = || {
+        opened
+            .iter()
+            .filter_map(|(_, taken, _)| taken.as_ref().err())
+    };
     let concerns_all = |error: &&OpenError| match error {
         OpenError::Rbd { why, .. } => affects_all(why),
         _ => false,

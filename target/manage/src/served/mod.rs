@@ -15,6 +15,7 @@ mod groups;
 mod pool;
 mod reactors;
 mod remembered;
+mod removal;
 mod report;
 mod reservations;
 mod resize;
@@ -39,6 +40,8 @@ pub use fixed::Fixed;
 pub(crate) use pool::Pool;
 pub(crate) use reactors::Reactors;
 pub(crate) use remembered::Remembered;
+use removal::Removals;
+pub use removal::{Removal, Removed};
 pub use report::{ApplyError, Plan, Report};
 pub use reservations::ReservationsError;
 pub use resize::{ResizeNamespaceError, ResizeRequest};
@@ -47,7 +50,7 @@ pub use waiting::{Waiting, WaitingObject};
 use crate::fault_counts::FaultCounts;
 use crate::ha::{HaControl, facts};
 use crate::held::HeldGroups;
-use crate::host_settings::Records;
+use crate::host_settings::{Former, Records};
 use crate::open::model_of;
 use crate::ports::Port;
 use awaited_keys::AwaitedKey;
@@ -77,6 +80,7 @@ pub struct Manager {
     records: Arc<Records>,
     /// High availability, if it is configured.
     ha: Option<HaControl>,
+    removals: Mutex<Removals>,
 }
 
 /// The part of the state that the next configuration is compared with.
@@ -123,7 +127,7 @@ pub enum ForgetError {
     Unreadable(String),
     /// The record is not written yet.
     #[error(
-        "its record, in the folder beside `control.state`, was not written within {} s; it may \
+        "its record, beside `control.state` or in RADOS, was not written within {} s; it may \
          still be written",
         FORGET.as_secs()
     )]
@@ -170,6 +174,7 @@ impl Manager {
             remembered,
             records,
             ha: None,
+            removals: Mutex::default(),
         }
     }
 
@@ -251,14 +256,15 @@ impl Manager {
         let unusual = served.unusual_names();
         let unusual = config.unusual_names() - &unusual;
         let Checked {
-            stores,
+            mut stores,
             mut served_ports,
             keys,
         } = state.prepare(config, &self.reactors, served.authentication(), files)?;
         drop(served);
         let held = state.pool.held().clone();
-        let applied = match self.begin(config, &stores, &mut served_ports, &held, keys) {
-            Ok(applied) => applied,
+        let begun = self.begin(config, &mut stores, &mut served_ports, &held, keys);
+        let (applied, former) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 let closing = self.reactors.close(&stores.fresh);
                 state.pool.retire(&stores.next, closing);
@@ -267,9 +273,11 @@ impl Manager {
             }
         };
         self.reactors.poll_all();
+        self.records.remove_former(former);
         let mut disconnected = applied.disconnected;
         disconnected.extend(served_ports.close_removed(&self.reactors));
         let closing = self.reactors.close(&stores.gone);
+        self.keep_removed(state.pool.stores(), stores.gone);
         let mut remarks = stores.remarks;
         remarks.extend(on_unusual_names(&unusual));
         remarks.extend(state.remarks_on_hosts(config, files));
@@ -294,20 +302,24 @@ impl Manager {
     fn begin(
         &self,
         config: &Config,
-        stores: &Prepared,
+        stores: &mut Prepared,
         served_ports: &mut NextServedPorts,
         held: &HeldGroups,
         keys: AuthenticationSpec,
-    ) -> Result<Applied, ApplyError> {
+    ) -> Result<(Applied, Former), ApplyError> {
         let opened = self.reactors.open(&stores.fresh);
         opened.map_err(|failed| failed.of(config, &stores.places))?;
         served_ports.listen(config, &self.reactors)?;
         let applied = model(config, stores, served_ports, held, keys)
             .map_err(ApplyError::from)
             .and_then(|model| {
+                // None of these namespaces is served yet.
+                let former = self.records.adopt(std::mem::take(&mut stores.admissions));
+                let former = former.map_err(|error| ApplyError::Refused(error.to_string()))?;
                 let applied = self.target.apply(model);
                 // The limits were compared before.
-                applied.map_err(|error| ApplyError::Refused(error.to_string()))
+                let applied = applied.map_err(|error| ApplyError::Refused(error.to_string()))?;
+                Ok((applied, former))
             });
         if applied.is_err() {
             served_ports.unlisten(&self.reactors);
@@ -316,7 +328,8 @@ impl Manager {
     }
 
     /// Removes what hosts set of a namespace, or of all namespaces of the subsystem, after an
-    /// administrator removed it. Waits at most `most` until that is saved.
+    /// administrator removed it. Waits at most `most` until that is saved. The record of an image
+    /// is removed if [`begin_removal`](Self::begin_removal) keeps the image open.
     ///
     /// # Errors
     /// If it cannot be saved; then it stays. Or if its file is unresponsive; then it ends when the

@@ -12,7 +12,7 @@ use nvmeof_target_core::NamespaceState;
 use super::reactors::Closing;
 use super::remembered::Remembered;
 use crate::held::{HeldGroups, Standby, Taken};
-use crate::host_settings::Records;
+use crate::host_settings::{Admission, Records};
 use crate::open::{Served, open_error, take, unreadable};
 use crate::waits::WaitReason;
 
@@ -94,6 +94,8 @@ pub(super) struct Prepared {
     pub(super) places: BTreeMap<u32, usize>,
     /// Those that no namespace uses any more.
     pub(super) gone: Vec<(u32, Claim)>,
+    /// What hosts set of namespaces that are to be served.
+    pub(super) admissions: Vec<Admission>,
     /// Remarks for the administrator.
     pub(super) remarks: Vec<String>,
 }
@@ -178,6 +180,20 @@ impl NamespaceStore {
     /// Its geometry, or the last one that is known.
     pub(super) fn geometry(&self) -> &Geometry {
         self.served().geometry
+    }
+
+    /// A remark why it is still not available.
+    fn still(&self, configured: &ConfiguredStore, broken: Result<Taken, ConfigError>) -> String {
+        let why = match (broken, self.waiting()) {
+            (Err(error), _) => error.to_string(),
+            (Ok(taken), Some(awaited)) => {
+                let checked = awaited.check(configured, taken.geometry());
+                checked.err().unwrap_or_default()
+            }
+            (Ok(_), None) => replaced_error(),
+        };
+        let (ConfiguredStore { nqn, nsid, .. }, word) = (configured, self.state_name());
+        format!("{nqn}: namespace {nsid} is still {word}: {why}")
     }
 
     /// State of its namespace while it is not available, for messages.
@@ -284,6 +300,11 @@ impl Pool {
         &self.stores
     }
 
+    /// Their specifications, in this order.
+    pub(crate) fn specs(&self) -> impl Iterator<Item = &Spec> {
+        self.stores.iter().map(|store| &store.configured.spec)
+    }
+
     /// The open ones, with their numbers.
     pub(crate) fn claims(&self) -> Vec<(u32, Claim)> {
         let all = self.stores.iter();
@@ -349,6 +370,7 @@ impl Pool {
             standby: Vec::new(),
             places: BTreeMap::new(),
             gone: Vec::new(),
+            admissions: Vec::new(),
             remarks: Vec::new(),
         };
         for (at, configured) in configured.iter().enumerate() {
@@ -377,8 +399,6 @@ impl Pool {
         kept: Option<NamespaceStore>,
         prepared: &mut Prepared,
     ) -> Result<NamespaceStore, ConfigError> {
-        let admitted = self.records.admit(&configured.nqn, configured.nsid);
-        let admitted = admitted.map_err(|error| unreadable(config, at, &error));
         if let Some(standby) = self.standby(configured) {
             let configured = configured.clone();
             return Ok(NamespaceStore {
@@ -386,46 +406,41 @@ impl Pool {
                 ..standby.clone()
             });
         }
-        let (taken, spec) = match kept {
+        self.check_path(config, at, configured)?;
+        let (taken, spec, admission) = match kept {
             // A size that cannot be served does not prevent other changes.
             Some(NamespaceStore {
                 number,
                 state: StoreState::Open(claim),
                 configured: was,
-            }) => match admitted.map(|()| claim.resized())? {
-                Ok(Some(resized)) => (Taken::Open(resized), was.spec),
-                same => {
-                    prepared.remarks.extend(same.err().map(|error| {
-                        let ConfiguredStore { nqn, nsid, .. } = configured;
-                        format!("{nqn}: namespace {nsid} keeps its size: {error}")
-                    }));
-                    return Ok(NamespaceStore {
-                        number,
-                        state: StoreState::Open(claim),
-                        configured: configured.with(was.spec),
-                    });
+            }) => {
+                let admission = self.read(config, at, configured, Some(&claim))?;
+                match claim.resized() {
+                    Ok(Some(resized)) => (Taken::Open(resized), was.spec, admission),
+                    same => {
+                        prepared.remarks.extend(same.err().map(|error| {
+                            let ConfiguredStore { nqn, nsid, .. } = configured;
+                            format!("{nqn}: namespace {nsid} keeps its size: {error}")
+                        }));
+                        prepared.admissions.extend(admission);
+                        return Ok(NamespaceStore {
+                            number,
+                            state: StoreState::Open(claim),
+                            configured: configured.with(was.spec),
+                        });
+                    }
                 }
-            },
+            }
             _ => match (
-                admitted.and_then(|()| self.take(config, at, configured, &prepared.next)),
+                self.take_and_read(config, at, configured, &prepared.next),
                 self.lost(configured),
             ) {
                 (Ok(taken), None) => taken,
                 (Ok(taken), Some(lost)) if lost.was(&taken.0) => taken,
                 // A backing store that is faulted already does not prevent other changes.
                 (broken, Some(lost)) => {
-                    let ConfiguredStore { nqn, nsid, .. } = configured;
-                    let why = match (broken, lost.waiting()) {
-                        (Err(error), _) => error.to_string(),
-                        (Ok((taken, _)), Some(awaited)) => {
-                            let checked = awaited.check(configured, taken.geometry());
-                            checked.err().unwrap_or_default()
-                        }
-                        (Ok(_), None) => replaced_error(),
-                    };
-                    let word = lost.state_name();
-                    let remark = format!("{nqn}: namespace {nsid} is still {word}: {why}");
-                    prepared.remarks.push(remark);
+                    let broken = broken.map(|(taken, ..)| taken);
+                    prepared.remarks.push(lost.still(configured, broken));
                     let configured = configured.clone();
                     return Ok(NamespaceStore {
                         configured,
@@ -435,6 +450,19 @@ impl Pool {
                 (Err(error), None) => return Err(error),
             },
         };
+        prepared.admissions.extend(admission);
+        self.fresh(config, at, taken, configured.with(spec), prepared)
+    }
+
+    /// A backing store that was just opened, of the namespace at index `at`.
+    fn fresh(
+        &mut self,
+        config: &Config,
+        at: usize,
+        taken: Taken,
+        configured: ConfiguredStore,
+        prepared: &mut Prepared,
+    ) -> Result<NamespaceStore, ConfigError> {
         let number = self.numbers.take();
         let too_many = || config.path_error(at, "too many backing stores are open");
         let number = number.ok_or_else(too_many)?;
@@ -448,8 +476,35 @@ impl Pool {
         Ok(NamespaceStore {
             number,
             state: taken.into(),
-            configured: configured.with(spec),
+            configured,
         })
+    }
+
+    /// Refuses to change the path of a namespace that is served to or from an image: its record
+    /// would move while hosts change it.
+    fn check_path(
+        &self,
+        config: &Config,
+        at: usize,
+        configured: &ConfiguredStore,
+    ) -> Result<(), ConfigError> {
+        let mut stores = self.stores.iter();
+        let served = stores.find(|it| it.is_of(&configured.nqn, configured.nsid));
+        let is_image = |it: &ConfiguredStore| matches!(it.spec, Spec::Rbd { .. });
+        let moves = |it: &&NamespaceStore| {
+            it.claim().is_some()
+                && !it.configured.names(configured)
+                && (is_image(&it.configured) || is_image(configured))
+        };
+        let Some(served) = served.filter(moves) else {
+            return Ok(());
+        };
+        let what = format!(
+            "{}: the namespace is served from {}, and its reservations and write protection \
+             cannot move while it is served; remove the namespace, then add it again",
+            configured.spec, served.configured.spec
+        );
+        Err(config.path_error(at, &what))
     }
 
     /// The backing store of that namespace, if it is the same and on standby.
@@ -494,6 +549,31 @@ impl Pool {
             }
         }
         kept
+    }
+
+    /// [`take`](Self::take), and reads the record of the namespace.
+    fn take_and_read(
+        &self,
+        config: &Config,
+        at: usize,
+        configured: &ConfiguredStore,
+        others: &[NamespaceStore],
+    ) -> Result<(Taken, Spec, Option<Admission>), ConfigError> {
+        let (taken, spec) = self.take(config, at, configured, others)?;
+        let admission = self.read(config, at, configured, taken.claim())?;
+        Ok((taken, spec, admission))
+    }
+
+    /// Reads the record of the namespace at index `at`.
+    fn read(
+        &self,
+        config: &Config,
+        at: usize,
+        configured: &ConfiguredStore,
+        claim: Option<&Claim>,
+    ) -> Result<Option<Admission>, ConfigError> {
+        let read = self.records.read(configured, claim);
+        read.map_err(|error| unreadable(config, at, &error))
     }
 
     /// Opens and locks the backing store of the namespace at index `at`; `others` are those of

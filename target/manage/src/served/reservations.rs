@@ -50,7 +50,8 @@ pub enum ReservationsError {
     SaveError(#[from] SaveError),
     /// They are not saved yet.
     #[error(
-        "the record beside `control.state` was not written within {} s; it may still be written",
+        "the record, beside `control.state` or in RADOS, was not written within {} s; it may \
+         still be written",
         FORGET.as_secs()
     )]
     NotYet,

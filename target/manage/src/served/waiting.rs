@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use nvmeof_backend::{OpenError, Spec};
+use nvmeof_backend::{Claim, OpenError, Spec};
 use nvmeof_rdma::Address;
 
 use super::awaited_keys::{AwaitedKey, ReadKeys};
@@ -21,7 +21,7 @@ use super::drain::Drained;
 use super::pool::{NamespaceStore, StoreState};
 use super::{Manager, State};
 use crate::held::{HeldGroups, Taken};
-use crate::host_settings::Records;
+use crate::host_settings::{Admission, Former, Records, Unreadable};
 use crate::open::{self, open_error};
 use crate::ports::Port;
 use crate::waits::WaitReason;
@@ -177,37 +177,7 @@ impl Manager {
     ) -> Vec<WaitingObject> {
         state.pool.collect();
         let mut next = state.pool.stores().to_vec();
-        let (mut fresh, mut served) = (Vec::new(), Vec::new());
-        for (before, taken) in tried.stores {
-            let same = |store: &NamespaceStore| {
-                store.number == before.number && store.configured == before.configured
-            };
-            let at = next.iter().position(same);
-            let Some((at, store)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
-                continue;
-            };
-            let what = WaitingObject::of_store(store);
-            match (taken, &mut store.state) {
-                (Ok(taken), StoreState::Waiting(_))
-                    if state.pool.held().permits(&before.configured, &taken) =>
-                {
-                    let Some(number) = state.pool.number() else {
-                        continue;
-                    };
-                    (store.number, store.state) = (number, taken.into());
-                    fresh.extend(store.number_and_claim());
-                    served.push(what);
-                }
-                (Err(NotServed::Open(error)), StoreState::Waiting(awaited)) => {
-                    let error = open_error(&state.config, at, &error);
-                    awaited.waits.still(&what, error.what());
-                }
-                (Err(NotServed::Invalid(why)), StoreState::Waiting(awaited)) => {
-                    awaited.waits.still(&what, &why);
-                }
-                _ => {}
-            }
-        }
+        let (fresh, mut served, former) = self.settle_stores(state, tried.stores, &mut next);
         if let Err(failed) = self.reactors.open(&fresh) {
             tracing::error!("cannot open a backing store that is available now: {failed}");
             let closing = self.reactors.close(&fresh);
@@ -235,28 +205,81 @@ impl Manager {
             }
         }
         self.reactors.poll_all();
+        self.records.remove_former(former);
         state.pool.commit(next, BTreeMap::new());
         state.served_ports = served_ports;
         served
+    }
+
+    /// Marks the backing stores that could be opened as open in `next`, and puts in force what
+    /// hosts set of their namespaces.
+    fn settle_stores(
+        &self,
+        state: &mut State,
+        tried: Vec<(NamespaceStore, Result<Ready, NotServed>)>,
+        next: &mut [NamespaceStore],
+    ) -> (Vec<(u32, Claim)>, Vec<WaitingObject>, Former) {
+        let (mut fresh, mut served, mut former) = (Vec::new(), Vec::new(), Former::default());
+        for (before, ready) in tried {
+            let same = |store: &NamespaceStore| {
+                store.number == before.number && store.configured == before.configured
+            };
+            let at = next.iter().position(same);
+            let Some((at, store)) = at.and_then(|at| Some((at, next.get_mut(at)?))) else {
+                continue;
+            };
+            let what = WaitingObject::of_store(store);
+            match (ready, &mut store.state) {
+                (Ok((taken, admission)), StoreState::Waiting(awaited))
+                    if state.pool.held().permits(&before.configured, &taken) =>
+                {
+                    match self.records.adopt(admission) {
+                        Ok(its) => former.append(its),
+                        Err(error) => {
+                            awaited.waits.still(&what, &error.to_string());
+                            continue;
+                        }
+                    }
+                    let Some(number) = state.pool.number() else {
+                        continue;
+                    };
+                    (store.number, store.state) = (number, taken.into());
+                    fresh.extend(store.number_and_claim());
+                    served.push(what);
+                }
+                (Err(NotServed::Open(error)), StoreState::Waiting(awaited)) => {
+                    let error = open_error(&state.config, at, &error);
+                    awaited.waits.still(&what, error.what());
+                }
+                (Err(NotServed::Invalid(why)), StoreState::Waiting(awaited)) => {
+                    awaited.waits.still(&what, &why);
+                }
+                _ => {}
+            }
+        }
+        (fresh, served, former)
     }
 }
 
 impl NamespaceStore {
     /// Opens and locks the backing store, if it suits the namespace that hosts know.
-    fn try_take(&self, held: &HeldGroups, records: &Records) -> Result<Taken, NotServed> {
-        let admitted = records.admit(&self.configured.nqn, self.configured.nsid);
-        admitted.map_err(|error| NotServed::Invalid(error.to_string()))?;
+    fn try_take(&self, held: &HeldGroups, records: &Records) -> Result<Ready, NotServed> {
         let taken = open::take(&self.configured, held).map_err(NotServed::Open)?;
+        let admission = records.read(&self.configured, taken.claim())?;
         let fits = self.waiting().map_or(Ok(()), |awaited| {
             awaited.check(&self.configured, taken.geometry())
         });
-        fits.map(|()| taken).map_err(NotServed::Invalid)
+        fits.map_err(NotServed::Invalid)?;
+        Ok((taken, admission))
     }
 }
 
+/// A backing store that is available, and what hosts set of its namespace.
+type Ready = (Taken, Option<Admission>);
+
 /// The results of attempts.
 struct Tried {
-    stores: Vec<(NamespaceStore, Result<Taken, NotServed>)>,
+    stores: Vec<(NamespaceStore, Result<Ready, NotServed>)>,
     keys: ReadKeys,
 }
 
@@ -265,6 +288,12 @@ enum NotServed {
     Open(OpenError),
     /// It is available, but not as hosts know it.
     Invalid(String),
+}
+
+impl From<Unreadable> for NotServed {
+    fn from(error: Unreadable) -> Self {
+        Self::Invalid(error.to_string())
+    }
 }
 
 impl fmt::Display for WaitingObject {

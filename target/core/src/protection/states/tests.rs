@@ -307,3 +307,31 @@ fn uncertain_state_is_saved_again() {
     write(&mut all, false);
     assert_eq!(all.set(&namespace, PROTECTED), Ok(Step::Done));
 }
+
+/// Earlier writes are being made stable while another target's record replaces what is in force: a
+/// request that is granted afterwards has to protect the namespace.
+#[test]
+fn replaced_states_keep_a_request_that_is_not_granted() {
+    for stored in [vec![], vec![saved_protection()]] {
+        let (mut all, namespace) = one();
+        let asked = ask(&mut all, &namespace, PROTECTED);
+        all.replace(1, stored.clone());
+        assert_eq!(all.of(&namespace), PROTECTED);
+        assert!(all.settle(1, asked, true).keep, "it is saved");
+        assert_eq!(write(&mut all, true).0, 1);
+        assert_eq!(all.of(&namespace), PROTECTED);
+        // A flush that fails leaves what is stored.
+        let (mut all, namespace) = one();
+        let asked = ask(&mut all, &namespace, PROTECTED);
+        all.replace(1, stored.clone());
+        let changed = fails(&mut all, asked);
+        assert_eq!(changed, stored.is_empty());
+        assert_eq!(all.of(&namespace) == PROTECTED, !stored.is_empty());
+    }
+}
+
+fn saved_protection() -> SavedProtection {
+    let (_, namespace) = one();
+    let (nsid, uuid) = settings_key(&namespace);
+    SavedProtection { nsid, uuid }
+}

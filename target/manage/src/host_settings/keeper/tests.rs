@@ -39,12 +39,16 @@ impl Write for Slow {
     }
 
     /// The second attempt succeeds.
-    fn retry(&mut self) -> bool {
-        if self.unwritten > 0 {
-            self.unwritten -= 1;
-            self.retried.send(()).unwrap();
+    fn retry(&mut self) -> Retried {
+        match self.unwritten {
+            0 => return Retried::All,
+            _ => self.unwritten -= 1,
         }
-        self.unwritten > 0
+        self.retried.send(()).unwrap();
+        match self.unwritten {
+            0 => Retried::One,
+            _ => Retried::Failed,
+        }
     }
 }
 
