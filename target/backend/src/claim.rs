@@ -138,13 +138,13 @@ impl Claim {
     }
 
     /// The same claim with the permission of the present period of `clients`
-    /// ([`RbdClients::permit`]). Commands that wait for a backing store which was opened from
-    /// another one do not start on this one.
+    /// ([`RbdClients::permit`]); `None` if it was opened through others. Commands that wait for a
+    /// backing store which was opened from another one do not start on this one.
     #[must_use]
-    pub fn in_period(&self, clients: &RbdClients) -> Self {
+    pub fn in_period(&self, clients: &RbdClients) -> Option<Self> {
         let geometry = self.geometry().clone();
-        let pass = Some(clients.gate().pass());
-        self.with(geometry, pass)
+        let pass = clients.gate().pass();
+        self.is_of(clients).then(|| self.with(geometry, Some(pass)))
     }
 
     /// Whether it was opened through `clients`.

@@ -623,13 +623,13 @@ fn group_is_taken_over_from_another_client_and_handed_over() {
     standby(write(&mut bench(&claim), 1));
     first.permit();
     standby(write(&mut bench(&claim), 1));
-    let mut served = bench(&claim.in_period(&first));
+    let mut served = bench(&claim.in_period(&first).unwrap());
     write(&mut served, 2).unwrap();
     first.forbid();
     standby(write(&mut served, 3));
     first.permit();
     standby(write(&mut served, 3));
-    let mut served = bench(&claim.in_period(&first));
+    let mut served = bench(&claim.in_period(&first).unwrap());
     assert_eq!(served.read(0, 4096), [2; 4096]);
     // Others can examine it meanwhile.
     assert_eq!(Claim::examine(&spec, None).unwrap().size, 16 << 20);
@@ -641,7 +641,7 @@ fn group_is_taken_over_from_another_client_and_handed_over() {
     let second = RbdClients::connect(&access(), 2, &[address.clone()]).unwrap();
     let taken = through(&second).unwrap();
     second.permit();
-    let mut after = bench(&taken.in_period(&second));
+    let mut after = bench(&taken.in_period(&second).unwrap());
     assert_eq!(after.read(0, 4096), [2; 4096]);
     write(&mut after, 4).unwrap();
     let late = write(&mut served, 5).unwrap_err();
@@ -653,7 +653,10 @@ fn group_is_taken_over_from_another_client_and_handed_over() {
     let third = RbdClients::connect(&access(), 1, &[]).unwrap();
     let taken = through(&third).unwrap();
     third.permit();
-    assert_eq!(bench(&taken.in_period(&third)).read(0, 4096), [4; 4096]);
+    assert_eq!(
+        bench(&taken.in_period(&third).unwrap()).read(0, 4096),
+        [4; 4096]
+    );
     drop((served, claim));
     drop(first.close(Duration::from_secs(1)));
 }

@@ -44,7 +44,7 @@ impl ConfiguredStore {
     /// serves a read-only namespace.
     #[must_use]
     pub fn serves(&self, other: &Self) -> bool {
-        let like = |one: &Self| (one.block_size, one.polled);
+        let like = |one: &Self| (one.block_size, one.polled, one.group);
         self.names(other)
             && like(self) == like(other)
             && (other.spec.readonly() || !self.spec.readonly())

@@ -87,6 +87,10 @@ pub(crate) fn run(
         // A failed reactor stops the others: hosts would keep waiting for half a target
         // instead of using another path.
         let failed = server.reactors().count() < count;
+        if failed {
+            // Nobody is waited for, but others need not wait for the lease.
+            let _ = server.hand_over();
+        }
         if stop.as_ref().is_some_and(Stop::is_ready) || failed {
             server.stop();
         }

@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Incarnation {
     }
 }
 
-/// Controller identifiers that a gateway assigns.
+/// Controller identifiers that a gateway assigns; from 0 to 0: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerIds {

@@ -101,7 +101,9 @@ pub(crate) fn refusal(config: &Config, record: &Record, observer: &Observer) -> 
 
 fn conflict(config: &Config, other: &str, gateway: &Gateway) -> Option<Refusal> {
     let (own, theirs) = (config.facts.controller_ids, gateway.facts.controller_ids);
-    if own.first <= theirs.last && theirs.first <= own.last {
+    // 0 is no controller identifier (Base 2.1, 3.1.2).
+    let first = own.first.max(theirs.first);
+    if first > 0 && own.first <= theirs.last && theirs.first <= own.last {
         return Some(Refusal::ControllerIds {
             name: config.name.clone(),
             own,

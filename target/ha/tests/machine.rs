@@ -541,6 +541,20 @@ fn conflicting_facts_are_refused_with_both_gateways_and_values() {
     assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
 }
 
+/// A gateway without a namespace in a group assigns no controller identifiers.
+#[test]
+fn gateways_without_controller_identifiers_do_not_conflict() {
+    let none = |name, number| {
+        let mut config = config(name, number);
+        let (first, last) = (0, 0);
+        config.facts.controller_ids = ControllerIds { first, last };
+        config
+    };
+    let mut world = World::new([("a", none("a", 0)), ("b", none("b", 1))]);
+    world.run(6000);
+    assert_eq!(world.serving().len(), 2);
+}
+
 #[test]
 fn unreadable_or_removed_record_stops_the_gateway() {
     let mut world = World::pair();

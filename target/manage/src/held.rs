@@ -16,8 +16,8 @@ pub(crate) struct HeldGroups {
 pub(crate) struct HeldGroup {
     /// The clients that open its images.
     pub(crate) clients: RbdClients,
-    /// Whether hosts see it as optimized.
-    pub(crate) is_serving: bool,
+    /// The epoch in which hosts see it as optimized.
+    pub(crate) serving: Option<u64>,
 }
 
 impl HeldGroups {
@@ -27,20 +27,14 @@ impl HeldGroups {
 
     /// Its images may be opened through `clients`; hosts see it as inaccessible.
     pub(crate) fn hold(&mut self, group: u32, clients: RbdClients) {
-        let is_serving = false;
-        self.held.insert(
-            group,
-            HeldGroup {
-                clients,
-                is_serving,
-            },
-        );
+        let serving = None;
+        self.held.insert(group, HeldGroup { clients, serving });
     }
 
-    /// Hosts see it as optimized, or as inaccessible.
-    pub(crate) fn set_serving(&mut self, group: u32, is_serving: bool) {
+    /// Hosts see it as optimized in that epoch, or as inaccessible.
+    pub(crate) fn set_serving(&mut self, group: u32, serving: Option<u64>) {
         if let Some(held) = self.held.get_mut(&group) {
-            held.is_serving = is_serving;
+            held.serving = serving;
         }
     }
 
@@ -49,24 +43,25 @@ impl HeldGroups {
         self.held.remove(&group);
     }
 
+    /// Whether it is held, and its images are being opened or are not served at present.
+    pub(crate) fn is_taking(&self, group: u32) -> bool {
+        self.get(group).is_some_and(|held| held.serving.is_none())
+    }
+
     /// Whether `taken`, which was opened with an earlier state, may be served now.
     pub(crate) fn permits(&self, configured: &ConfiguredStore, taken: &Taken) -> bool {
         let Some(group) = configured.group else {
             return true;
         };
         match (taken, self.get(group)) {
-            (Taken::Open(claim), Some(held)) => held.is_serving && claim.is_permitted(),
+            (Taken::Open(claim), Some(held)) => held.serving.is_some() && claim.is_permitted(),
             (Taken::Open(_), None) => false,
-            (Taken::Standby(standby), held) => match (&standby.claim, held) {
-                (None, None) => true,
-                (Some(claim), Some(held)) => !held.is_serving && claim.is_of(&held.clients),
-                _ => false,
-            },
+            (Taken::Standby(standby), held) => standby.claim.is_none() && held.is_none(),
         }
     }
 
     fn is_serving(&self, group: u32) -> bool {
-        self.get(group).is_some_and(|held| held.is_serving)
+        self.get(group).is_some_and(|held| held.serving.is_some())
     }
 
     /// The groups of `config` that this gateway does not serve.

@@ -53,9 +53,9 @@ pub(crate) fn take(configured: &ConfiguredStore, held: &HeldGroups) -> Result<Ta
         return Ok(Taken::Standby(Standby { geometry, claim }));
     };
     let claim = Claim::take_through(spec, *block_size, Some(&held.clients))?;
-    Ok(match held.is_serving {
-        true => Taken::Open(claim),
-        false => Taken::Standby(Standby {
+    Ok(match held.serving {
+        Some(_) => Taken::Open(claim),
+        None => Taken::Standby(Standby {
             geometry: claim.geometry().clone(),
             claim: Some(claim),
         }),

@@ -122,7 +122,8 @@ fn watch(
     let mut schedules = BTreeMap::new();
     loop {
         let waiting = manager.waiting();
-        if waiting.is_empty() {
+        // A takeover may find an image that cannot be opened.
+        if waiting.is_empty() && manager.ha().is_none() {
             return listeners;
         }
         let due = due(&waiting, &mut schedules, Instant::now());

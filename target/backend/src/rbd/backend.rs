@@ -49,7 +49,13 @@ impl RbdBackend {
 
     #[cold]
     fn error(&self, call: &Call, errno: Errno) -> IoError {
-        let kind = kind_of(errno);
+        let kind = match (kind_of(errno), errno) {
+            // The lock was lost: other images of these clients are lost as well.
+            (IoErrorKind::Removed, Errno::EROFS | Errno::EBUSY) if self.pass.is_some() => {
+                IoErrorKind::Fenced
+            }
+            (kind, _) => kind,
+        };
         if kind == IoErrorKind::Fenced {
             retire(self.queue.image());
         }

@@ -1,7 +1,7 @@
 //! Clients of a Ceph cluster for images that move between gateways together.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nvmeof_backend_spec::CephAccess;
@@ -19,7 +19,9 @@ pub struct RbdClients {
 }
 
 struct Inner {
-    clusters: Vec<Cluster>,
+    /// `None` when they are disconnected, or about to be.
+    clusters: Mutex<Option<Vec<Cluster>>>,
+    addresses: Vec<String>,
     gate: Gate,
     /// Addresses of the clients that were blocklisted for these.
     fenced: Vec<String>,
@@ -98,9 +100,11 @@ impl RbdClients {
         }
         let fenced = former.to_vec();
         let gate = Gate::default();
+        let addresses = clusters.iter().map(|it| it.address().to_owned());
         Ok(Self {
             inner: Arc::new(Inner {
-                clusters,
+                addresses: addresses.collect(),
+                clusters: Mutex::new(Some(clusters)),
                 gate,
                 fenced,
             }),
@@ -110,8 +114,7 @@ impl RbdClients {
     /// The address of each client.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
-        let clusters = self.inner.clusters.iter();
-        clusters.map(|it| it.address().to_owned()).collect()
+        self.inner.addresses.clone()
     }
 
     /// Operations may start from now on, on backing stores that are opened from a claim of this
@@ -125,17 +128,21 @@ impl RbdClients {
         self.inner.gate.set(false);
     }
 
-    /// Disconnects, after all images are closed. To be called when no reactor and no claim uses
-    /// them. On success, no operation of these clients takes effect any more.
+    /// Disconnects, after all images are closed. No image is opened any more, and those that are
+    /// being opened are waited for. To be called when no reactor and no claim uses them. On
+    /// success, no operation of these clients takes effect any more.
     ///
     /// # Errors
     /// An image was not closed within `timeout`, or not properly.
     pub fn close(self, timeout: Duration) -> Result<(), String> {
         self.forbid();
+        let Some(clusters) = self.clusters().take() else {
+            return Err("its clients are being disconnected already".to_owned());
+        };
         let end = Instant::now() + timeout;
         let left = || end.saturating_duration_since(Instant::now());
         let is_used = |it: &&Cluster| it.uses() > 0;
-        while let Some(cluster) = self.inner.clusters.iter().find(is_used) {
+        while let Some(cluster) = clusters.iter().find(is_used) {
             if left().is_zero() {
                 let (address, uses) = (cluster.address(), cluster.uses());
                 return Err(format!(
@@ -145,16 +152,14 @@ impl RbdClients {
             }
             std::thread::sleep(POLL);
         }
-        let mut clusters = self.inner.clusters.iter();
-        if let Some(failed) = clusters.find(|it| it.has_failed_to_close()) {
+        if let Some(failed) = clusters.iter().find(|it| it.has_failed_to_close()) {
             let address = failed.address();
             return Err(format!(
                 "client {address}: an image was not closed properly"
             ));
         }
-        let addresses = self.addresses();
-        drop(self);
-        for address in addresses {
+        drop(clusters);
+        for address in &self.inner.addresses {
             if !wait_closed(Some(&format!("client {address}")), left()) {
                 return Err(format!("client {address}: not disconnected in time"));
             }
@@ -166,9 +171,17 @@ impl RbdClients {
         &self.inner.gate
     }
 
-    /// The client with the fewest images.
-    pub(super) fn cluster(&self) -> Option<&Cluster> {
-        self.inner.clusters.iter().min_by_key(|it| it.uses())
+    /// The client with the fewest images. It counts as one while it is used.
+    pub(super) fn cluster(&self) -> Option<Cluster> {
+        let clusters = self.clusters();
+        let fewest = clusters.iter().flatten().min_by_key(|it| it.uses());
+        fewest.cloned()
+    }
+
+    fn clusters(&self) -> MutexGuard<'_, Option<Vec<Cluster>>> {
+        let clusters = self.inner.clusters.lock();
+        // A panic of a holder leaves nothing inconsistent.
+        clusters.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the client with that address was blocklisted for these.

@@ -98,7 +98,7 @@ fn open_image(
         mode: mode.clone(),
     };
     let unresponsive = || refused(RbdRefusal::Unresponsive(OPENING));
-    let pending = Pending::begin(name, PENDING_WAIT).ok_or_else(unresponsive)?;
+    let pending = Pending::begin(name, OPENING).ok_or_else(unresponsive)?;
     // An image that is opened too late is closed again.
     let opened = within(OPENING, move || {
         let opened = opening.open();
@@ -116,8 +116,6 @@ fn open_image(
 /// Names of images that are being opened.
 static PENDING: Mutex<BTreeSet<Arc<str>>> = Mutex::new(BTreeSet::new());
 static ENDED: Condvar = Condvar::new();
-/// How long an opening waits for another one of the same image.
-const PENDING_WAIT: Duration = Duration::from_secs(2);
 
 /// An opening in progress. There is one at a time for each image: while the cluster does not
 /// respond, later ones would wait as well, each in a thread of its own.
@@ -164,7 +162,7 @@ impl Opening {
         }
         if let Mode::Writable(Some(clients)) = &self.mode {
             let cluster = clients.cluster().ok_or(RbdRefusal::Blocklisted)?;
-            return self.open_through(cluster);
+            return self.open_through(&cluster);
         }
         match self.open_as_client() {
             // The client that other images use, which is not used any more: as another one.

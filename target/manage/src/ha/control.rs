@@ -26,8 +26,8 @@ pub(crate) enum Event {
     NotServed(u32, u64, String),
     /// The images of a group are closed.
     Closed(u32, Number, Result<(), String>),
-    /// The clients of a group that is served can no longer be used.
-    Lost(u32, String),
+    /// The clients of a group that is served in that epoch can no longer be used.
+    Lost(u32, u64, String),
     /// The configuration has changed.
     Facts(Facts),
     /// The target stops.
@@ -94,9 +94,9 @@ impl HaControl {
         self.status().standing == HaStanding::Stopped
     }
 
-    /// The cluster has blocklisted the clients of a group.
-    pub(crate) fn lost(&self, group: u32, why: String) {
-        let _ = self.events.send(Event::Lost(group, why));
+    /// The cluster has blocklisted the clients of a group that is served in that epoch.
+    pub(crate) fn lost(&self, group: u32, epoch: u64, why: String) {
+        let _ = self.events.send(Event::Lost(group, epoch, why));
     }
 
     /// The configuration has changed.
@@ -115,7 +115,8 @@ pub const HAND_OVER: Duration = Duration::from_secs(10);
 
 /// What must agree between the gateways.
 pub(crate) fn facts(config: &Config) -> Facts {
-    let (first, last) = config.ha_controller_ids().unwrap_or((1, 1));
+    // Without a namespace in a group, it assigns none.
+    let (first, last) = config.ha_controller_ids().unwrap_or((0, 0));
     Facts {
         controller_ids: ControllerIds { first, last },
         shared: config.ha_facts(),

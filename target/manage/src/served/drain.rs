@@ -14,7 +14,7 @@ use nvmeof_target_core::{Connected, DisconnectReason, Disconnected};
 use nvmeof_wire::Nqn;
 
 use super::{ApplyError, Manager, Reactors};
-use crate::ha::{HAND_OVER, HaOrder};
+use crate::ha::{HAND_OVER, HaGateway, HaGatewayState, HaOrder, HaStatus};
 use nvmeof_target_config::Config;
 use nvmeof_target_engine::Order;
 
@@ -189,12 +189,34 @@ impl Manager {
         }
     }
 
+    /// Takes groups of `[[ha.group]]` again, if this gateway is drained.
+    fn resume_groups(&self) -> Result<(), ApplyError> {
+        let Some(ha) = &self.ha else {
+            return Ok(());
+        };
+        let HaStatus {
+            gateway, gateways, ..
+        } = ha.status();
+        let is_drained = |it: &HaGateway| it.state == HaGatewayState::Drained && it.name == gateway;
+        if !gateways.iter().any(is_drained) {
+            return Ok(());
+        }
+        let resumed = ha.order(HaOrder::Resume { gateway });
+        resumed.map_err(|error| {
+            ApplyError::Refused(format!(
+                "this gateway is drained, and takes no groups: {error}; repeat `nvmeof-target ctl \
+                 resume` when the record can be changed"
+            ))
+        })
+    }
+
     /// Listens again on all ports after [`drain`](Self::drain). `config` is the configuration
     /// that is served.
     ///
     /// # Errors
     /// [`ApplyError`] names the port that cannot be listened on any more; then no port listens.
     pub fn resume(&self, config: &Config) -> Result<(), ApplyError> {
+        self.resume_groups()?;
         let mut state = self.lock();
         match &state.drained {
             Drained::No => return Ok(()),
@@ -206,12 +228,6 @@ impl Manager {
             .all_fresh()
             .listen(config, &self.reactors)?;
         state.drained = Drained::No;
-        if let Some(ha) = &self.ha {
-            let gateway = ha.status().gateway;
-            if let Err(error) = ha.order(HaOrder::Resume { gateway }) {
-                tracing::warn!("resume: this gateway takes no groups: {error}");
-            }
-        }
         // A drain that failed left hosts connected.
         if self.target.withdraw_stop() {
             self.reactors.poll_all();

@@ -14,6 +14,7 @@ use nvmeof_wire::{Nqn, text};
 
 use super::pool::{FaultedStore, NamespaceStore, StoreState};
 use super::reactors::Failed;
+use super::snapshot::Snapshot;
 use super::{ApplyError, Changing, Manager, Report, State};
 use crate::fault_counts::{Cause, FaultCounts};
 use crate::open::{self, preferred};
@@ -97,6 +98,12 @@ impl Manager {
         let Some(store) = next.get_mut(at) else {
             return Ok(Report::default());
         };
+        if let Some(awaited) = store.waiting() {
+            return refused(format!(
+                "namespace {nsid} of {nqn} waits, and is tried again: {}",
+                awaited.waits.why
+            ));
+        }
         // It is not faulted.
         let Some(lost) = store.failure().cloned() else {
             return Ok(Report::default());
@@ -141,7 +148,7 @@ impl Manager {
     /// anything changed.
     pub fn check_stores(&self, failed: &BTreeMap<u32, IoError>) -> bool {
         // Without the lock: a device may be slow to respond.
-        let stores = self.snapshot().stores;
+        let Snapshot { stores, held, .. } = self.snapshot();
         let mut fenced = BTreeMap::new();
         let (mut gone, mut resized) = (BTreeMap::new(), BTreeMap::new());
         for store in &stores {
@@ -161,8 +168,9 @@ impl Manager {
         }
         let mut changed = self.check_names();
         for (group, why) in fenced {
-            if let Some(ha) = &self.ha {
-                ha.lost(group, why);
+            let epoch = held.get(group).and_then(|held| held.serving);
+            if let (Some(ha), Some(epoch)) = (&self.ha, epoch) {
+                ha.lost(group, epoch, why);
             }
         }
         if !gone.is_empty() {

@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use nvmeof_backend::{Claim, Geometry, OpenError, RbdClients, RbdRefusal};
 
 use super::pool::{NamespaceStore, StoreState, WaitingStore};
-use super::reactors::Failed;
 use super::{Manager, State};
 use crate::held::{Standby, Taken};
 use crate::host_settings::{Admission, Former, Unreadable};
@@ -52,7 +51,7 @@ impl Manager {
         let stores = self.snapshot().stores;
         let closed = stores
             .into_iter()
-            .filter(|it| it.is_in(group) && !it.is_held());
+            .filter(|it| it.is_in(group) && !it.is_held_by(clients));
         let opened = self.open_images(closed.collect());
         if let Some(error) = failure(&opened) {
             return Err(error.to_string());
@@ -102,6 +101,9 @@ impl Manager {
                 scope.spawn(|| {
                     while let Some(store) = next() {
                         let taken = open::take(&store.configured, &held);
+                        if taken.as_ref().err().is_some_and(concerns_all) {
+                            drop(left.lock().map(|mut left| left.clear()));
+                        }
                         let claim = taken.as_ref().ok().and_then(Taken::claim);
                         let read = self.records.read(&store.configured, claim);
                         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,12 +115,16 @@ impl Manager {
         opened.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves the images of the group that are open, in the present period of `clients`. Hosts see
-    /// the group as configured for their port.
+    /// Serves the images of the group that are open, in the present period of `clients`, as its
+    /// owner in that epoch. Hosts see the group as configured for their port.
     ///
     /// # Errors
     /// A reactor cannot open one. Then nothing changes.
-    pub(crate) fn serve_group(&self, group: u32, clients: &RbdClients) -> Result<(), String> {
+    pub(crate) fn serve_group(
+        &self,
+        (group, epoch): (u32, u64),
+        clients: &RbdClients,
+    ) -> Result<(), String> {
         let mut state = self.lock();
         state.pool.collect();
         let mut next = state.pool.stores().to_vec();
@@ -132,7 +138,7 @@ impl Manager {
                 }
                 StoreState::Faulted(_) | StoreState::Waiting(_) => None,
             };
-            let Some(claim) = claim.map(|claim| claim.in_period(clients)) else {
+            let Some(claim) = claim.and_then(|claim| claim.in_period(clients)) else {
                 continue;
             };
             let Some(number) = state.pool.number() else {
@@ -143,14 +149,14 @@ impl Manager {
             fresh.push((store.number, claim.clone()));
             store.state = StoreState::Open(claim);
         }
-        state.pool.held_mut().set_serving(group, true);
+        state.pool.held_mut().set_serving(group, Some(epoch));
         let served = self.serve_next(&mut state, next, &fresh, &old);
         if served.is_err() {
-            state.pool.held_mut().set_serving(group, false);
+            state.pool.held_mut().set_serving(group, None);
         }
         drop(state);
         self.remember();
-        served.map_err(|failed| failed.to_string())
+        served
     }
 
     /// Hosts see the group as inaccessible. Its images stay open.
@@ -161,7 +167,7 @@ impl Manager {
 
     fn suspend(&self, state: &mut State, group: u32) {
         state.pool.collect();
-        state.pool.held_mut().set_serving(group, false);
+        state.pool.held_mut().set_serving(group, None);
         let mut next = state.pool.stores().to_vec();
         let mut old: Vec<(u32, Claim)> = Vec::new();
         for store in next.iter_mut().filter(|store| store.is_in(group)) {
@@ -264,19 +270,23 @@ impl Manager {
         next: Vec<NamespaceStore>,
         fresh: &[(u32, Claim)],
         old: &[(u32, Claim)],
-    ) -> Result<(), Failed> {
-        if let Err(failed) = self.reactors.open(fresh) {
-            let closing = self.reactors.close(fresh);
-            state.pool.retire(&next, closing);
-            return Err(failed);
-        }
+    ) -> Result<(), String> {
         let stores = next.iter().map(NamespaceStore::served);
         let keys = self.target.model().authentication().clone();
         let ports = state.served_ports.specs();
-        match open::model_of(&state.config, stores, &ports, state.pool.held(), keys) {
+        let model = open::model_of(&state.config, stores, &ports, state.pool.held(), keys);
+        let opened = model.map_err(|error| error.to_string()).and_then(|model| {
+            let opened = self.reactors.open(fresh);
+            opened.map_err(|failed| failed.to_string())?;
             // The limits of the target did not change.
-            Ok(model) => drop(self.target.apply(model)),
-            Err(error) => tracing::error!("cannot serve a group: {error}"),
+            drop(self.target.apply(model));
+            Ok(())
+        });
+        if let Err(error) = opened {
+            tracing::error!("cannot change what is served of a group: {error}");
+            let closing = self.reactors.close(fresh);
+            state.pool.retire(&next, closing);
+            return Err(error);
         }
         self.reactors.poll_all();
         let closing = self.reactors.close(old);
@@ -290,13 +300,14 @@ impl NamespaceStore {
         self.configured.group == Some(group)
     }
 
-    /// Whether its image is open and locked.
-    fn is_held(&self) -> bool {
-        match &self.state {
-            StoreState::Open(_) => true,
-            StoreState::Standby(standby) => standby.claim.is_some(),
-            StoreState::Faulted(_) | StoreState::Waiting(_) => false,
-        }
+    /// Whether its image is open and locked through `clients`.
+    fn is_held_by(&self, clients: &RbdClients) -> bool {
+        let claim = match &self.state {
+            StoreState::Open(claim) => Some(claim),
+            StoreState::Standby(standby) => standby.claim.as_ref(),
+            StoreState::Faulted(_) | StoreState::Waiting(_) => None,
+        };
+        claim.is_some_and(|claim| claim.is_of(clients))
     }
 }
 
@@ -324,17 +335,16 @@ fn failure(opened: &[Opened]) -> Option<&OpenError> {
             .iter()
             .filter_map(|(_, taken, _)| taken.as_ref().err())
     };
-    let concerns_all = |error: &&OpenError| match error {
-        OpenError::Rbd { why, .. } => affects_all(why),
-        _ => false,
-    };
     let has_all_failed = errors().count() == opened.len();
     let first = errors().next().filter(|_| has_all_failed);
-    errors().find(concerns_all).or(first)
+    errors().find(|error| concerns_all(error)).or(first)
 }
 
 /// Whether a group cannot be served because of it, although other images can be opened.
-fn affects_all(why: &RbdRefusal) -> bool {
+fn concerns_all(error: &OpenError) -> bool {
+    let OpenError::Rbd { why, .. } = error else {
+        return false;
+    };
     matches!(
         why,
         RbdRefusal::InUse { .. }

@@ -154,6 +154,11 @@ impl NamespaceStore {
         }
     }
 
+    /// Whether this gateway does not serve its group.
+    fn is_standby(&self) -> bool {
+        matches!(self.state, StoreState::Standby(_))
+    }
+
     /// Whether it belongs to that namespace.
     pub(super) fn is_of(&self, nqn: &str, nsid: u32) -> bool {
         self.configured.nqn == nqn && self.configured.nsid == nsid
@@ -407,6 +412,16 @@ impl Pool {
             });
         }
         self.check_path(config, at, configured)?;
+        self.check_group(config, at, configured)?;
+        // The retry thread tries it, without keeping the state for as long as a cluster may take.
+        let lost = self.lost(configured).filter(|_| configured.group.is_some());
+        if let Some(waiting) = lost.filter(|lost| lost.waiting().is_some()) {
+            let configured = configured.clone();
+            return Ok(NamespaceStore {
+                configured,
+                ..waiting.clone()
+            });
+        }
         let (taken, spec, admission) = match kept {
             // A size that cannot be served does not prevent other changes.
             Some(NamespaceStore {
@@ -507,10 +522,38 @@ impl Pool {
         Err(config.path_error(at, &what))
     }
 
+    /// Refuses to change whether gateways take over a namespace, and with which others: its image
+    /// is open through the clients of its group, or another gateway has it open.
+    fn check_group(
+        &self,
+        config: &Config,
+        at: usize,
+        configured: &ConfiguredStore,
+    ) -> Result<(), ConfigError> {
+        let changes = |it: &NamespaceStore| {
+            it.configured.names(configured) && it.configured.group != configured.group
+        };
+        let is_used = |it: &NamespaceStore| it.claim().is_some() || it.is_standby();
+        let mut stores = self.stores.iter();
+        match stores.find(|it| is_used(it) && changes(it)) {
+            None => Ok(()),
+            Some(used) => {
+                let (nqn, nsid) = (&used.configured.nqn, used.configured.nsid);
+                let what = format!(
+                    "{}: namespace {nsid} of {nqn} has it in another ANA group, and a change into, \
+                     out of or between the groups of [[ha.group]] is not possible while it is \
+                     served; remove the namespace on all gateways, then add it again",
+                    configured.spec
+                );
+                Err(config.path_error(at, &what))
+            }
+        }
+    }
+
     /// The backing store of that namespace, if it is the same and on standby.
     fn standby(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
         self.stores.iter().find(|store| {
-            matches!(store.state, StoreState::Standby(_))
+            store.is_standby()
                 && store.is_of(&configured.nqn, configured.nsid)
                 && store.configured.serves(configured)
         })
@@ -591,9 +634,8 @@ impl Pool {
         };
         let served = self.stores.iter().find(names);
         if served.is_some_and(|store| !store.configured.serves(configured)) {
-            let what = "it is served with another readonly, block_size, iopoll or group of \
-                        [[ha.group]], which cannot change while it is served; remove the \
-                        namespace, then add it again";
+            let what = "it is served with another readonly, block_size or iopoll, which cannot \
+                        change while it is served; remove the namespace, then add it again";
             return Err(config.path_error(at, what));
         }
         if !spec.is_memory() && served.or(others.iter().find(names)).is_none() {
@@ -618,6 +660,19 @@ impl Pool {
         for (number, _) in fresh {
             self.numbers.free(*number);
         }
+    }
+
+    /// Releases the numbers of those of `next` that are on standby, and were not before.
+    pub(super) fn free_standby(&mut self, next: &[NamespaceStore]) {
+        let known = |number| self.stores.iter().any(|it| it.number == number);
+        let standby = next.iter().filter(|it| it.is_standby());
+        let fresh: Vec<_> = standby
+            .map(|it| it.number)
+            .filter(|it| !known(*it))
+            .collect();
+        fresh
+            .into_iter()
+            .for_each(|number| self.numbers.free(number));
     }
 
     /// Releases the numbers of a change that is not made. No reactor uses them.

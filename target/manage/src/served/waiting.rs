@@ -149,7 +149,12 @@ impl Manager {
         };
         // Without the lock: opening may be slow.
         let snapshot = self.snapshot();
-        let stores = snapshot.stores.iter().filter(is_due);
+        // Another thread opens the images of a group that is taken over.
+        let is_taken = |store: &&NamespaceStore| {
+            let group = store.configured.group;
+            !group.is_some_and(|group| snapshot.held.is_taking(group))
+        };
+        let stores = snapshot.stores.iter().filter(is_due).filter(is_taken);
         let held = &snapshot.held;
         let tried = Tried {
             stores: stores
@@ -182,6 +187,7 @@ impl Manager {
             tracing::error!("cannot open a backing store that is available now: {failed}");
             let closing = self.reactors.close(&fresh);
             state.pool.retire(&next, closing);
+            state.pool.free_standby(&next);
             return Vec::new();
         }
         let mut served_ports = state.served_ports.clone();

@@ -16,7 +16,9 @@ use super::group::GroupDriver;
 use super::latest::Latest;
 use super::record::RecordDriver;
 use super::report::status;
-use crate::ha::{Event, HaControl, HaOrder, HaOrderError, HaStanding, HaStatus, facts};
+use crate::ha::{
+    Event, HaControl, HaGatewayState, HaOrder, HaOrderError, HaStanding, HaStatus, facts,
+};
 use crate::served::Manager;
 
 /// How often images on standby are examined, one at a time.
@@ -248,9 +250,8 @@ impl Driver {
                 log_failure(group, "serving its images", Some(&why));
                 machine.handle_lost(now, group, epoch, &why);
             }
-            Event::Lost(group, why) => {
+            Event::Lost(group, epoch, why) => {
                 log_failure(group, "using its images", Some(&why));
-                let epoch = self.groups.get(&group).map_or(0, |group| group.epoch);
                 machine.handle_lost(now, group, epoch, &why);
             }
             Event::Facts(facts) => {
@@ -292,6 +293,12 @@ impl Driver {
                 }
             }
         }
+        if is_drained(&status) && !is_drained(&before) {
+            tracing::warn!(
+                "high availability: this gateway is drained: it takes no groups until \
+                 `nvmeof-target ctl ha resume`"
+            );
+        }
         for group in &status.groups {
             let owner = |status: &HaStatus| {
                 let mut groups = status.groups.iter();
@@ -308,6 +315,13 @@ impl Driver {
         }
         self.control.set_status(status);
     }
+}
+
+/// Whether this gateway is drained.
+fn is_drained(status: &HaStatus) -> bool {
+    let mut gateways = status.gateways.iter();
+    let own = gateways.find(|it| it.name == status.gateway);
+    own.is_some_and(|own| own.state == HaGatewayState::Drained)
 }
 
 fn log_failure(group: u32, what: &str, error: Option<&String>) {

@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvmeof_backend::{CephAccess, RbdClients};
-use nvmeof_target_ha::Number;
+use nvmeof_target_ha::{Number, Timing};
 
 use super::latest::Latest;
 use crate::ha::Event;
@@ -23,7 +23,7 @@ const CLOSING: Duration = Duration::from_secs(12);
 
 /// What is to be done with the images.
 enum Job {
-    Fence(Number, Vec<String>),
+    Fence(Number, Vec<String>, Instant),
     Open(Number),
     Serve(u64),
     Suspend,
@@ -35,8 +35,6 @@ pub(super) struct GroupDriver {
     worker: Latest<Job>,
     /// The clients of the last fence.
     clients: Arc<Mutex<Option<RbdClients>>>,
-    /// The epoch in which it is served.
-    pub(super) epoch: u64,
 }
 
 /// The state of the worker.
@@ -66,12 +64,12 @@ impl GroupDriver {
         Ok(Self {
             worker: Latest::start("ha-group", move |job| worker.execute(job))?,
             clients,
-            epoch: 0,
         })
     }
 
     pub(super) fn fence(&self, number: Number, former: Vec<String>) {
-        self.worker.submit(Job::Fence(number, former));
+        let deadline = Instant::now() + Timing::default().action_timeout;
+        self.worker.submit(Job::Fence(number, former, deadline));
     }
 
     pub(super) fn open(&self, number: Number) {
@@ -79,8 +77,7 @@ impl GroupDriver {
     }
 
     /// Operations may start from now on. Hosts learn of it soon.
-    pub(super) fn serve(&mut self, epoch: u64) {
-        self.epoch = epoch;
+    pub(super) fn serve(&self, epoch: u64) {
         if let Some(clients) = get(&self.clients) {
             clients.permit();
         }
@@ -123,9 +120,11 @@ impl Worker {
     fn execute(&self, job: Job) {
         let group = self.group;
         let event = match job {
-            Job::Fence(number, former) => Event::Fenced(group, number, self.fence(&former)),
+            Job::Fence(number, former, deadline) => {
+                Event::Fenced(group, number, self.fence(&former, deadline))
+            }
             Job::Open(number) => Event::Opened(group, number, self.open()),
-            Job::Serve(epoch) => match self.serve() {
+            Job::Serve(epoch) => match self.serve(epoch) {
                 Ok(()) => {
                     tracing::info!(group, epoch, "serving ANA group {group}");
                     return;
@@ -143,7 +142,11 @@ impl Worker {
         let _ = self.events.send(event);
     }
 
-    fn fence(&self, former: &[String]) -> Result<Vec<String>, String> {
+    fn fence(&self, former: &[String], deadline: Instant) -> Result<Vec<String>, String> {
+        // A job that was replaced before it began.
+        if get(&self.clients).is_some() {
+            let _ = self.close();
+        }
         let count = self.manager.images_in(self.group).div_ceil(IMAGES);
         let clients = RbdClients::connect(&self.access, count.clamp(1, CLIENTS), former);
         let clients = clients.map_err(|error| error.to_string())?;
@@ -157,6 +160,10 @@ impl Worker {
                 "ANA group {group}: former clients are blocklisted"
             );
         }
+        // The machine has given it up, and nobody would disconnect them.
+        if Instant::now() >= deadline {
+            return Err("the cluster responded too late".to_owned());
+        }
         replace(&self.clients, Some(clients));
         Ok(addresses)
     }
@@ -166,9 +173,9 @@ impl Worker {
         self.manager.open_group(self.group, &clients)
     }
 
-    fn serve(&self) -> Result<(), String> {
+    fn serve(&self, epoch: u64) -> Result<(), String> {
         let clients = get(&self.clients).ok_or_else(|| "there is no client".to_owned())?;
-        self.manager.serve_group(self.group, &clients)
+        self.manager.serve_group((self.group, epoch), &clients)
     }
 
     /// On success, no operation of the clients takes effect any more.
