@@ -302,4 +302,13 @@ impl Fleet {
         let errors = self.gateways[at].target().lines(&["ERROR"]);
         assert!(errors.is_empty(), "{errors:#?}");
     }
+
+    /// Asserts that the gateway logged no error but those of operations that the cluster refused,
+    /// and returns their number.
+    pub(crate) fn assert_late_errors(&mut self, at: usize) -> usize {
+        let errors = self.gateways[at].target().lines(&["ERROR"]);
+        let is_late = |line: &String| line.contains("the cluster has blocklisted this client");
+        assert!(errors.iter().all(is_late), "{errors:#?}");
+        errors.len()
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nvmeof_e2e::{HOST, NQN, TIMEOUT};
+use nvmeof_e2e::{HOST, NQN, TIMEOUT, eventually};
 use nvmeof_initiator::{
     Buf, ConnectOptions, Host, HostConfig, Identity, Multipath, MultipathNamespace,
     MultipathOptions, Namespace, Nqn, Transport, WriteOptions,
@@ -204,6 +204,13 @@ impl Load {
     pub(crate) fn longest(&self) -> [Duration; 2] {
         let longest = self.counters.longest.each_ref();
         longest.map(|it| std::mem::take(&mut *it.lock().unwrap()))
+    }
+
+    /// Waits until a call of that namespace has taken so long.
+    pub(crate) fn wait_for_longest(&self, at: usize, least: Duration) {
+        let longest = || *self.counters.longest[at].lock().unwrap() >= least;
+        let found = eventually(|| longest().then_some(()));
+        assert!(found.is_some(), "{:?}", self.multipath.paths());
     }
 
     /// Ends the writers.
