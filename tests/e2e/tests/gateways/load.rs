@@ -63,7 +63,12 @@ pub(crate) struct Ended {
 
 impl Client {
     pub(crate) fn new() -> Self {
-        let mut config = HostConfig::new(Identity::of_name(Nqn::new(HOST).unwrap()));
+        Self::named(HOST)
+    }
+
+    /// Another host.
+    pub(crate) fn named(nqn: &str) -> Self {
+        let mut config = HostConfig::new(Identity::of_name(Nqn::new(nqn).unwrap()));
         config.transport = Transport::Iwarp;
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.enable_all().worker_threads(2).build().unwrap();

@@ -21,10 +21,13 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvmeof_e2e::{Traffic, eventually, fds, free_port};
-use nvmeof_initiator::{ErrorKind, WriteOptions};
+use nvmeof_initiator::{
+    ErrorKind, ReleaseAction, ReservationAcquire, ReservationRegister, ReservationRelease,
+    ReservationType, WriteOptions,
+};
 
 use fleet::{Fleet, GROUPS, Gateway, NAMES, Own, TAKEOVER, report, run, serves, variable};
-use load::{Ended, LEN, Load, check};
+use load::{Client, Ended, LEN, Load, check};
 use watch::Watch;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -664,6 +667,65 @@ fn owner_without_its_cluster_stops_serving() {
     watch.assert_no_overlap();
     let late = fleet.assert_late_errors(0);
     assert!(late > 0, "{}", fleet.gateways[0].target().log());
+    fleet.assert_no_errors(1);
+    fleet.stop();
+}
+
+/// The record of a reservation moves with the group, also from a gateway that was killed.
+#[test]
+fn reservation_survives_a_takeover() {
+    const KEY: u64 = 0xa1;
+    const TYPE: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
+    let mut fleet = Fleet::started("reserved");
+    let load = Load::start(&fleet);
+    let disk = load.disk(1);
+    load.client().wait(async {
+        let registration = ReservationRegister::register(KEY);
+        disk.reservation_register(registration).await.unwrap();
+        let acquisition = ReservationAcquire::acquire(TYPE, KEY);
+        disk.reservation_acquire(acquisition).await.unwrap();
+    });
+    let other = Client::named("nqn.2026-11.org.example:other");
+    let assert_reserved = |fleet: &Fleet, at: usize| {
+        let report = load.client().wait(disk.reservation_report()).unwrap();
+        assert_eq!(report.kind, TYPE);
+        let [one] = &report.registrants[..] else {
+            panic!("{report:?}");
+        };
+        assert!(one.holds && one.key == KEY, "{report:?}");
+        let pinned = other.pinned(fleet, at, 1);
+        let write = pinned.write(20_000, other.buffer(1), WriteOptions::default());
+        let error = other.wait(write).unwrap_err().error;
+        assert_eq!(error.kind(), ErrorKind::ReservationConflict, "{error}");
+        load.wait_for_writes(200);
+    };
+    assert_reserved(&fleet, 0);
+    fleet.gateways[0].kill();
+    fleet.wait_until_serves(1, 1);
+    assert_reserved(&fleet, 1);
+    fleet.start(0);
+    fleet.wait_for_member(0);
+    fleet.move_to(0, 1);
+    assert_reserved(&fleet, 0);
+    fleet.move_to(1, 1);
+    load.client().wait(async {
+        let release = ReservationRelease {
+            action: ReleaseAction::RELEASE,
+            kind: TYPE,
+            current: KEY,
+        };
+        disk.reservation_release(release).await.unwrap();
+        // Other tests have the same subsystem, and so the same record.
+        let registration = ReservationRegister::unregister(KEY);
+        disk.reservation_register(registration).await.unwrap();
+    });
+    fleet.move_to(0, 1);
+    let pinned = other.pinned(&fleet, 0, 1);
+    let write = pinned.write(20_000, other.buffer(1), WriteOptions::default());
+    other.wait(write).unwrap();
+    drop(disk);
+    verify(&fleet, load, "reservation");
+    fleet.assert_no_errors(0);
     fleet.assert_no_errors(1);
     fleet.stop();
 }
