@@ -22,9 +22,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nvmeof_e2e::{Traffic, eventually, fds, free_port};
 use nvmeof_initiator::{
-    ErrorKind, ReleaseAction, ReservationAcquire, ReservationRegister, ReservationRelease,
-    ReservationType, WriteOptions,
+    Error, ErrorKind, Namespace, ReleaseAction, ReservationAcquire, ReservationRegister,
+    ReservationRelease, ReservationType, WriteOptions,
 };
+
+use tokio::task::JoinHandle;
 
 use fleet::{Fleet, GROUPS, Gateway, NAMES, Own, TAKEOVER, report, run, serves, variable};
 use load::{Client, Ended, LEN, Load, check};
@@ -121,62 +123,95 @@ fn killed_owner_is_replaced_and_gets_its_group_back_by_a_move() {
     fleet.stop();
 }
 
+/// Writes of a host that is connected to the first gateway only, and later ones to the same blocks
+/// of another host, which are acknowledged.
+struct Late {
+    pinned: Namespace,
+    writes: Vec<JoinHandle<Result<(), Error>>>,
+}
+
+impl Late {
+    const FIRST: u64 = 16_000;
+    const COUNT: u64 = 16;
+
+    fn new(fleet: &Fleet, load: &Load) -> Self {
+        let pinned = load.client().pinned(fleet, 0, 1);
+        let writes = Vec::new();
+        Self { pinned, writes }
+    }
+
+    fn blocks() -> impl Iterator<Item = u64> {
+        (0..Self::COUNT).map(|piece| Self::FIRST + piece * 8)
+    }
+
+    /// Sends the writes, without waiting for them.
+    fn send(&mut self, load: &Load) {
+        let send = |lba: u64| {
+            let (pinned, buf) = (self.pinned.clone(), load.client().buffer(1));
+            let write = async move {
+                let done = pinned.write(lba, buf, WriteOptions::default()).await;
+                done.map(drop).map_err(|failed| failed.error)
+            };
+            load.client().runtime.spawn(write)
+        };
+        self.writes = Self::blocks().map(send).collect();
+    }
+
+    /// Writes the same blocks over all paths, while the first writes are in progress.
+    fn overwrite(&self, load: &Load) {
+        let disk = load.disk(1);
+        load.client().wait(async {
+            for lba in Self::blocks() {
+                let buf = load.client().buffer(2);
+                disk.write(lba, buf, WriteOptions::default()).await.unwrap();
+            }
+        });
+        assert!(self.writes.iter().all(|write| !write.is_finished()));
+    }
+
+    /// The first writes have failed, and the blocks have the later data.
+    fn assert_without_effect(self, load: &Load) {
+        for write in self.writes {
+            let error = load.client().wait(write).unwrap().unwrap_err();
+            assert!(is_of_the_path(&error), "{error}");
+        }
+        load.wait_for_writes(500);
+        let disk = load.disk(1);
+        load.client().wait(async {
+            for lba in Self::blocks() {
+                let buf = load.client().host.buffer(LEN).unwrap();
+                let buf = disk.read(lba, buf).await.unwrap();
+                check(&buf, 1, lba, 2);
+            }
+        });
+    }
+}
+
 /// A write that was sent to the suspended gateway is executed after it continues. It must not
 /// replace a later write over the other gateway.
 #[test]
 fn late_writes_of_a_suspended_owner_do_not_take_effect() {
-    const LATE: u64 = 16_000;
     let mut fleet = Fleet::started("suspended");
     let load = Load::start(&fleet);
     let watch = Watch::start(&fleet);
-    let pinned = load.client().pinned(&fleet, 0, 1);
+    let mut late = Late::new(&fleet, &load);
     fleet.signal(0, Signal::SIGSTOP);
     let suspended = Instant::now();
-    let late = (0..16).map(|piece| {
-        let (pinned, buf) = (pinned.clone(), load.client().buffer(1));
-        let write = async move {
-            let lba = LATE + piece * 8;
-            let done = pinned.write(lba, buf, WriteOptions::default()).await;
-            done.map(drop).map_err(|failed| failed.error)
-        };
-        load.client().runtime.spawn(write)
-    });
-    let late: Vec<_> = late.collect();
+    late.send(&load);
     let took = fleet.wait_until_serves(1, 1);
     report(&format!("suspended owner: takeover after {took:.1?}"));
     assert!(took < TAKEOVER, "{took:?}");
-    let disk = load.disk(1);
-    load.client().wait(async {
-        for piece in 0..16 {
-            let buf = load.client().buffer(2);
-            let lba = LATE + piece * 8;
-            disk.write(lba, buf, WriteOptions::default()).await.unwrap();
-        }
-    });
+    late.overwrite(&load);
     sleep((8 * SECOND).saturating_sub(suspended.elapsed()));
-    assert!(late.iter().all(|write| !write.is_finished()));
     fleet.signal(0, Signal::SIGCONT);
-    for write in late {
-        let error = load.client().wait(write).unwrap().unwrap_err();
-        assert!(is_of_the_path(&error), "{error}");
-    }
+    late.assert_without_effect(&load);
     fleet.wait_for_member(0);
     let status = fleet.gateways[0].status().unwrap();
     assert!(!serves(&status, 1) && !serves(&status, 2), "{status}");
-    load.wait_for_writes(500);
-    load.client().wait(async {
-        for piece in 0..16 {
-            let lba = LATE + piece * 8;
-            let buf = load.client().host.buffer(LEN).unwrap();
-            let buf = disk.read(lba, buf).await.unwrap();
-            check(&buf, 1, lba, 2);
-        }
-    });
-    drop(disk);
     verify(&fleet, load, "suspended owner");
     let overlaps = watch.end();
     report(&format!(
-        "suspended owner: it reported the group for {overlaps:.1?}"
+        "suspended owner: both reported the group for {overlaps:.1?}"
     ));
     assert!(
         overlaps.status < SECOND && overlaps.ana < SECOND,
@@ -189,7 +224,7 @@ fn late_writes_of_a_suspended_owner_do_not_take_effect() {
 }
 
 /// Whether hosts send the command again over another path.
-fn is_of_the_path(error: &nvmeof_initiator::Error) -> bool {
+fn is_of_the_path(error: &Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::Path | ErrorKind::ConnectionLost | ErrorKind::UnknownOutcome
@@ -645,9 +680,12 @@ fn owner_without_its_cluster_stops_serving() {
     fleet.wait_for_both();
     let load = Load::start(&fleet);
     let watch = Watch::start(&fleet);
+    let mut late = Late::new(&fleet, &load);
     load.longest();
     links.cut(true);
     let start = Instant::now();
+    // Before its lease lapses: they reach librbd.
+    late.send(&load);
     let stopped = fleet.wait_for(0, |status| !serves(status, 1));
     let stopped_after = start.elapsed();
     fleet.wait_until_serves(1, 1);
@@ -657,11 +695,12 @@ fn owner_without_its_cluster_stops_serving() {
     ));
     assert!(stopped_after < 3 * SECOND, "{stopped}");
     assert!(start.elapsed() < TAKEOVER);
+    late.overwrite(&load);
     sleep((10 * SECOND).saturating_sub(start.elapsed()));
     load.assert_runs();
     links.cut(false);
+    late.assert_without_effect(&load);
     fleet.wait_for_member(0);
-    load.wait_for_writes(500);
     assert!(!serves(&fleet.gateways[0].status().unwrap(), 1));
     verify(&fleet, load, "link to the cluster cut");
     watch.assert_no_overlap();
