@@ -69,7 +69,13 @@ impl Proxy {
     /// A path to the target at `target`, which need not listen yet.
     #[must_use]
     pub fn start(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), target)
+    }
+
+    /// The same with a listener, which may be in another network namespace. Connections to
+    /// `target` are made in the network namespace of the calling thread.
+    #[must_use]
+    pub fn on(listener: TcpListener, target: SocketAddr) -> Self {
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());

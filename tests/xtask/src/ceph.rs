@@ -14,6 +14,7 @@ const TESTS: &[&str] = &[
     "test --locked -p nvmeof-backend --test rbd -- --test-threads=1",
     "test --locked -p nvmeof-target-manage --test rados -- --test-threads=1",
     "test --locked -p nvmeof-e2e --test rbd -- --test-threads=1",
+    "test --locked -p nvmeof-e2e --test gateways -- --test-threads=1",
 ];
 
 const SCRIPT: &str = "tests/ceph/one-node.sh";

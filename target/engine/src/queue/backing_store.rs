@@ -142,7 +142,9 @@ impl QueuePair {
         if let (Some(store), Some(failures)) = (store, &io.resources.failures) {
             failures.report(store, error);
         }
-        if let Some(left_out) = io.resources.store_log.ask(io.now) {
+        // A group that another gateway serves from now on is no error. Its log has the change.
+        let is_error = error.kind != IoErrorKind::Standby;
+        if is_error && let Some(left_out) = io.resources.store_log.ask(io.now) {
             let (path, offset) = (&error.path, error.offset);
             log_peer!(error, self, %path, offset, left_out, "{error}");
         }
