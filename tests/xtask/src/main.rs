@@ -42,6 +42,10 @@ Commands:
                              for one hour or as long as --faults N, --seconds N allow;
                              --seed N repeats the choice of faults
   demo [--port N]            export a disk image and use it with the initiator
+  demo --ceph [--port N] [--keep] [--profile release|dev]
+                             two gateways on a Ceph cluster of its own: kill one during
+                             verified I/O, show the takeover, move the group back; --keep
+                             keeps its configurations and logs
   ceph up|env|down|run ...   a Ceph cluster on this machine; see ceph --help
   docs                       generate the documents that come from the code
   deb [...]                  build Debian packages; see deb --help
@@ -128,6 +132,9 @@ mod tests {
             "setup now",
             "test nonsense",
             "demo --port 0",
+            "demo --keep",
+            "demo --ceph --port 65535",
+            "demo --ceph now",
             "fuzz --runs x",
             "soak --faults",
             "deb now",
@@ -151,6 +158,7 @@ mod tests {
             "help",
             "--help",
             "demo --help",
+            "demo --ceph --help",
             "ceph --help",
             "test --list",
         ] {

@@ -1,4 +1,4 @@
-//! The folder and the target process of a demo, both removed at the end.
+//! The folder and the processes of a demo, which end with it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -8,25 +8,39 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::ceph;
 use crate::run::{self, Failure, Outcome};
 
-/// How long the target may take to be ready, and to stop.
+/// How long a target may take to be ready, and to stop.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Waits until this program has ended (its standard input closes), then stops the process
-/// that the last line named, if any, and removes the folder. It is a separate process,
+/// The folder of the Ceph cluster, if the demo has one.
+const CLUSTER: &str = "ceph";
+
+/// Waits until this program has ended (its standard input closes), then kills the process groups
+/// that the last line named and ends a cluster, and removes the folder. It is a separate process,
 /// because Ctrl-C and SIGKILL leave no time for cleanup.
 const JANITOR: &str = r#"
-while read -r line; do pid=$line; done
-if [ -n "$pid" ]; then kill -TERM "$pid"; fi
-rm -rf -- "$1"
+while read -r line; do pids=$line; done
+for pid in $pids; do kill -KILL "-$pid" 2>/dev/null; done
+if [ -d "$1/$2" ]; then "$3" stop "$1/$2"; fi
+if [ "$4" = remove ]; then rm -rf -- "$1"; fi
 "#;
 
-/// A folder and at most one target; both are removed when this is dropped.
+/// What happens to the folder at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Folder {
+    Remove,
+    Keep,
+}
+
+/// A folder and processes, which end when this is dropped. The folder is then removed unless it
+/// is kept.
 pub(super) struct Stage {
     folder: PathBuf,
-    target: Option<Child>,
+    /// With their names in messages.
+    running: Vec<(String, Child)>,
     janitor: Child,
     /// Closing it starts the cleanup.
     orders: Option<ChildStdin>,
@@ -36,7 +50,7 @@ impl Stage {
     /// Makes a new folder in `parent`.
     ///
     /// Use the build folder, because the temporary folder of many systems is in memory.
-    pub(super) fn new(parent: &Path) -> Outcome<Self> {
+    pub(super) fn new(parent: &Path, end: Folder) -> Outcome<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = parent.join(format!("demo-{}-{count}", std::process::id()));
@@ -45,6 +59,11 @@ impl Stage {
         command
             .args(["-c", JANITOR, "janitor"])
             .arg(&folder)
+            .args([CLUSTER, ceph::SCRIPT])
+            .arg(match end {
+                Folder::Remove => "remove",
+                Folder::Keep => "keep",
+            })
             .stdin(Stdio::piped());
         // Out of reach of the terminal's Ctrl-C.
         let started = command.process_group(0).spawn();
@@ -52,7 +71,7 @@ impl Stage {
         let orders = janitor.stdin.take();
         Ok(Self {
             folder,
-            target: None,
+            running: Vec::new(),
             janitor,
             orders,
         })
@@ -63,27 +82,37 @@ impl Stage {
         self.folder.join(name)
     }
 
-    /// Starts the target with its output in `log`; returns its ready line.
-    pub(super) fn start(&mut self, command: &mut Command, log: &Path) -> Outcome<String> {
-        let file = File::create(log).map_err(|error| Failure::file("create", log, &error))?;
-        let same = file
-            .try_clone()
-            .map_err(|error| Failure::file("open", log, &error))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file)
-            .stderr(same)
-            .process_group(0);
-        run::announce(command);
-        let target = command
-            .spawn()
-            .map_err(|error| run::cannot_start(command, &error))?;
-        self.order(&target.id().to_string());
-        self.target = Some(target);
-        self.wait_until_ready(log)
+    /// The folder of a Ceph cluster: the processes of a cluster there end as well.
+    pub(super) fn cluster(&self) -> PathBuf {
+        self.folder.join(CLUSTER)
     }
 
-    fn wait_until_ready(&mut self, log: &Path) -> Outcome<String> {
+    /// Starts a target with its output in `log`; returns its ready line.
+    pub(super) fn start(
+        &mut self,
+        name: &str,
+        command: &mut Command,
+        log: &Path,
+    ) -> Outcome<String> {
+        self.spawn(name, with_log(command, log)?)?;
+        self.wait_until_ready(name, log)
+    }
+
+    /// Starts a process, out of reach of the terminal's Ctrl-C: it ends with the stage.
+    pub(super) fn spawn(&mut self, name: &str, command: &mut Command) -> Outcome<&mut Child> {
+        let child = command
+            .process_group(0)
+            .spawn()
+            .map_err(|error| run::cannot_start(command, &error))?;
+        self.running.push((name.to_owned(), child));
+        self.order();
+        match self.running.last_mut() {
+            Some((_, child)) => Ok(child),
+            None => Err(not_running(name)),
+        }
+    }
+
+    fn wait_until_ready(&mut self, name: &str, log: &Path) -> Outcome<String> {
         let started = Instant::now();
         while started.elapsed() < TIMEOUT {
             // A log may contain any bytes; the ready line is text.
@@ -96,79 +125,124 @@ impl Stage {
             if let Some(line) = lines.find(|line| line.contains("ready")) {
                 return Ok(line.trim_end().to_owned());
             }
-            if let Some(status) = self.exited()? {
+            if let Some(status) = self.exited(name)? {
                 return Err(Failure::Failed(format!(
-                    "the target terminated unexpectedly: {status}"
+                    "{name} terminated unexpectedly: {status}"
                 )));
             }
             std::thread::sleep(PAUSE);
         }
-        Err(Failure::Failed(format!(
-            "the target was not ready after {} s",
-            TIMEOUT.as_secs()
-        )))
+        let seconds = TIMEOUT.as_secs();
+        let what = format!("{name} was not ready after {seconds} s");
+        Err(Failure::Failed(what))
     }
 
-    /// Asks the target to stop with SIGTERM and waits for exit status 0.
-    pub(super) fn stop(&mut self) -> Outcome {
-        let Some(target) = &self.target else {
-            return Ok(());
+    /// Asks a target to stop with SIGTERM and waits for exit status 0.
+    pub(super) fn stop(&mut self, name: &str) -> Outcome {
+        let pid = self.pid(name)?;
+        println!("$ kill -TERM {pid}");
+        if !run::succeeds(&mut kill("-TERM", pid)) {
+            return Err(Failure::Failed(format!("cannot send SIGTERM to {name}")));
+        }
+        let Some(status) = self.wait(name, TIMEOUT)? else {
+            let seconds = TIMEOUT.as_secs();
+            let what = format!("{name} still runs {seconds} s after SIGTERM");
+            return Err(Failure::Failed(what));
         };
-        run::run(&mut kill("-TERM", target.id()))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!("{name} stopped with {status}")))
+    }
+
+    /// Waits until a process has ended; `None` if it still runs after `limit`.
+    pub(super) fn wait(&mut self, name: &str, limit: Duration) -> Outcome<Option<ExitStatus>> {
         let started = Instant::now();
-        while started.elapsed() < TIMEOUT {
-            match self.exited()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => {
-                    return Err(Failure::Failed(format!("the target stopped with {status}")));
-                }
-                None => std::thread::sleep(PAUSE),
+        loop {
+            match self.exited(name)? {
+                None if started.elapsed() < limit => std::thread::sleep(PAUSE),
+                end => return Ok(end),
             }
         }
-        Err(Failure::Failed(format!(
-            "the target still runs {} s after SIGTERM",
-            TIMEOUT.as_secs()
-        )))
     }
 
-    fn exited(&mut self) -> Outcome<Option<ExitStatus>> {
-        let Some(target) = &mut self.target else {
-            return Ok(None);
+    /// How a process has ended, once: it then has no name any more. `None` if it runs.
+    pub(super) fn exited(&mut self, name: &str) -> Outcome<Option<ExitStatus>> {
+        let at = self.running.iter().position(|(other, _)| other == name);
+        let Some((at, (_, child))) = at.and_then(|at| Some((at, self.running.get_mut(at)?))) else {
+            return Err(not_running(name));
         };
-        let status = target
+        let status = child
             .try_wait()
-            .map_err(|error| Failure::Failed(format!("cannot wait for the target: {error}")))?;
+            .map_err(|error| Failure::Failed(format!("cannot wait for {name}: {error}")))?;
         if status.is_some() {
-            self.forget_target();
+            // Its process id may soon be reused.
+            self.running.remove(at);
+            self.order();
         }
         Ok(status)
     }
 
-    /// Its process id may soon be reused.
-    fn forget_target(&mut self) {
-        self.target = None;
-        self.order("");
+    /// Sends SIGKILL to a process and waits for its end. Returns when the signal was sent.
+    pub(super) fn kill(&mut self, name: &str) -> Outcome<Instant> {
+        let named = self.running.iter_mut().find(|(other, _)| other == name);
+        let (_, child) = named.ok_or_else(|| not_running(name))?;
+        let sent = Instant::now();
+        let ended = child.kill().and_then(|()| child.wait());
+        ended.map_err(|error| Failure::Failed(format!("cannot kill {name}: {error}")))?;
+        self.running.retain(|(other, _)| other != name);
+        self.order();
+        Ok(sent)
     }
 
-    fn order(&mut self, pid: &str) {
+    /// The process id.
+    pub(super) fn pid(&self, name: &str) -> Outcome<u32> {
+        let mut named = self.running.iter().filter(|(other, _)| other == name);
+        let found = named.next().map(|(_, child)| child.id());
+        found.ok_or_else(|| not_running(name))
+    }
+
+    /// The names of all processes.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.running.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Names all processes to the janitor.
+    fn order(&mut self) {
         if let Some(orders) = &mut self.orders {
+            let pids = self.running.iter().map(|(_, child)| child.id().to_string());
+            let pids: Vec<_> = pids.collect();
             // Fails if the janitor was killed, which does not matter.
-            drop(writeln!(orders, "{pid}"));
+            drop(writeln!(orders, "{}", pids.join(" ")));
         }
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        if let Some(target) = &mut self.target {
-            // `stop` has ended it already, or it is killed; errors mean that it has ended.
-            drop(target.kill());
-            drop(target.wait());
-            self.forget_target();
+        // Errors mean that they have ended. The janitor kills their groups, whose IDs are not
+        // reused while these processes are not waited for.
+        for (_, child) in &mut self.running {
+            drop(child.kill());
         }
         self.orders = None;
         drop(self.janitor.wait());
+        for (_, child) in &mut self.running {
+            drop(child.wait());
+        }
     }
+}
+
+/// A command without input and with its output in a file.
+pub(super) fn with_log<'a>(command: &'a mut Command, log: &Path) -> Outcome<&'a mut Command> {
+    let file = File::create(log).map_err(|error| Failure::file("create", log, &error))?;
+    let same = file.try_clone();
+    let same = same.map_err(|error| Failure::file("open", log, &error))?;
+    Ok(command.stdin(Stdio::null()).stdout(file).stderr(same))
+}
+
+fn not_running(name: &str) -> Failure {
+    Failure::Failed(format!("{name} does not run"))
 }
 
 /// Sends `signal` to a process with the `kill` of the shell: not every machine has the
@@ -183,8 +257,10 @@ fn kill(signal: &str, pid: u32) -> Command {
 mod tests {
     use super::*;
 
+    const IT: &str = "the target";
+
     fn stage() -> Stage {
-        Stage::new(&std::env::temp_dir()).unwrap()
+        Stage::new(&std::env::temp_dir(), Folder::Remove).unwrap()
     }
 
     fn shell(script: &str) -> Command {
@@ -204,8 +280,11 @@ mod tests {
         let log = stage.path("log");
         let script =
             "trap 'exit 0' TERM; echo starting; echo is ready; while :; do sleep 0.1; done";
-        assert_eq!(stage.start(&mut shell(script), &log).unwrap(), "is ready");
-        stage.stop().unwrap();
+        assert_eq!(
+            stage.start(IT, &mut shell(script), &log).unwrap(),
+            "is ready"
+        );
+        stage.stop(IT).unwrap();
         drop(stage);
         assert!(!folder.exists());
     }
@@ -215,7 +294,7 @@ mod tests {
         let mut stage = stage();
         let log = stage.path("log");
         let failure = stage
-            .start(&mut shell("echo no; exit 2"), &log)
+            .start(IT, &mut shell("echo no; exit 2"), &log)
             .unwrap_err();
         assert!(
             failure.to_string().contains("terminated unexpectedly"),
@@ -223,8 +302,8 @@ mod tests {
         );
 
         let script = "trap 'exit 1' TERM; echo ready; while :; do sleep 0.1; done";
-        stage.start(&mut shell(script), &log).unwrap();
-        assert!(stage.stop().is_err());
+        stage.start(IT, &mut shell(script), &log).unwrap();
+        assert!(stage.stop(IT).is_err());
     }
 
     #[test]
@@ -232,9 +311,13 @@ mod tests {
         let mut stage = stage();
         let log = stage.path("log");
         stage
-            .start(&mut shell("trap '' TERM; echo ready; exec sleep 600"), &log)
+            .start(
+                IT,
+                &mut shell("trap '' TERM; echo ready; exec sleep 600"),
+                &log,
+            )
             .unwrap();
-        let pid = stage.target.as_ref().unwrap().id();
+        let pid = stage.pid(IT).unwrap();
         assert!(is_running(pid));
         drop(stage);
         assert!(!is_running(pid));
@@ -245,7 +328,7 @@ mod tests {
         let mut stage = stage();
         let log = stage.path("log");
         stage
-            .start(&mut shell("echo ready; exec sleep 600"), &log)
+            .start(IT, &mut shell("echo ready; exec sleep 600"), &log)
             .unwrap();
         let folder = stage.folder.clone();
         // What the system does when we are killed.
@@ -253,6 +336,24 @@ mod tests {
         assert!(stage.janitor.wait().unwrap().success());
         assert!(!folder.exists());
         // Ended by the janitor's signal, not by ours.
-        assert!(!stage.target.take().unwrap().wait().unwrap().success());
+        assert!(!stage.running[0].1.wait().unwrap().success());
+    }
+
+    #[test]
+    fn all_processes_end_and_a_kept_folder_stays() {
+        let mut stage = Stage::new(&std::env::temp_dir(), Folder::Keep).unwrap();
+        let folder = stage.folder.clone();
+        for name in ["a", "b", "c"] {
+            stage.spawn(name, &mut shell("exec sleep 600")).unwrap();
+        }
+        let pids = stage.names().into_iter().map(|name| stage.pid(&name));
+        let pids: Vec<_> = pids.map(Outcome::unwrap).collect();
+        stage.kill("b").unwrap();
+        assert!(stage.pid("b").is_err() && stage.exited("b").is_err());
+        assert!(!is_running(pids[1]) && is_running(pids[0]) && is_running(pids[2]));
+        assert!(stage.wait("a", PAUSE).unwrap().is_none());
+        drop(stage);
+        assert!(pids.into_iter().all(|pid| !is_running(pid)));
+        fs::remove_dir(folder).unwrap();
     }
 }
