@@ -8,7 +8,6 @@ mod gateways;
 mod image;
 mod load;
 mod options;
-mod stage;
 mod steps;
 mod table;
 
@@ -20,8 +19,9 @@ use std::time::{Duration, Instant};
 use crate::profile::Profile;
 use crate::run::{self, Failure, Outcome};
 use crate::setup;
+use crate::stage::{Folder, Stage};
 use options::Options;
-use stage::{Folder, Stage};
+
 use table::Table;
 
 const NQN: &str = "nqn.2026-11.org.example:demo";
@@ -52,7 +52,7 @@ fn of_disk(port: u16) -> Outcome {
     // From here on the stage cleans up, however this function is left.
     let mut demo = Demo {
         port,
-        stage: Stage::new(&run::build_dir(), Folder::Remove)?,
+        stage: Stage::new(&run::build_dir(), "demo", Folder::Remove)?,
         table: Table::default(),
     };
     demo.play()

@@ -13,10 +13,12 @@ mod fio_engine;
 mod fuzz;
 mod lab;
 mod profile;
+mod rbd_bench;
 mod run;
 mod setup;
 mod soak;
 mod soundness;
+mod stage;
 mod test;
 mod times;
 mod workspace;
@@ -37,6 +39,8 @@ Commands:
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORKLOAD...] [...]  compare with yardsticks; see bench --help
   bench failover             measure how long reads and writes wait for another path
+  bench ceph [--rounds N] [--seconds N]
+                             compare an RBD image behind the target with fio's rbd engine
   bench reconnect            measure reads beside a host that authenticates 64 queues
   soak [--faults N] [...]    random faults of paths and target under a verified load,
                              for one hour or as long as --faults N, --seconds N allow;
@@ -133,6 +137,8 @@ mod tests {
             "test nonsense",
             "demo --port 0",
             "demo --keep",
+            "bench ceph --rounds 0",
+            "bench ceph now",
             "demo --ceph --port 65535",
             "demo --ceph now",
             "fuzz --runs x",

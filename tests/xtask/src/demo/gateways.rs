@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::ADDRESS;
 use super::load::{Counts, Load};
 use super::options::OfGateways;
-use super::stage::{Stage, with_log};
 use super::steps::{self, Steps, relative};
 use super::table::Table;
 use crate::ceph;
 use crate::profile::Profile;
 use crate::run::{self, Failure, Outcome};
 use crate::setup;
+use crate::stage::{Stage, with_log};
 
 const NQN: &str = "nqn.2026-11.org.example:ha";
 const GATEWAYS: [&str; 2] = ["gw1", "gw2"];
@@ -53,7 +53,7 @@ pub(super) fn main(options: OfGateways) -> Outcome {
     foreground(&steps, &mut build(options.profile))?;
     // From here on the stage cleans up, however this function is left.
     let mut demo = Demo {
-        stage: Stage::new(&run::build_dir(), options.folder)?,
+        stage: Stage::new(&run::build_dir(), "demo", options.folder)?,
         options,
         steps,
         variables: Vec::new(),

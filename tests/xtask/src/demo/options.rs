@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 
-use super::stage::Folder;
 use crate::profile::Profile;
 use crate::run::{Failure, Outcome};
+use crate::stage::Folder;
 
 /// The port number that IANA assigned to NVMe over Fabrics.
 pub(super) const DISK_PORT: u16 = 4420;

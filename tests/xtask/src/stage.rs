@@ -1,4 +1,4 @@
-//! The folder and the processes of a demo, which end with it.
+//! The folder and the processes of a demo or a measurement, which end with it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use crate::run::{self, Failure, Outcome};
 const TIMEOUT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The folder of the Ceph cluster, if the demo has one.
+/// The folder of the Ceph cluster, if there is one.
 const CLUSTER: &str = "ceph";
 
 /// Waits until this program has ended (its standard input closes), then kills the process groups
@@ -30,14 +30,14 @@ if [ "$4" = remove ]; then rm -rf -- "$1"; fi
 
 /// What happens to the folder at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Folder {
+pub(crate) enum Folder {
     Remove,
     Keep,
 }
 
 /// A folder and processes, which end when this is dropped. The folder is then removed unless it
 /// is kept.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     folder: PathBuf,
     /// With their names in messages.
     running: Vec<(String, Child)>,
@@ -47,13 +47,13 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Makes a new folder in `parent`.
+    /// Makes a new folder in `parent`, whose name begins with `what`.
     ///
     /// Use the build folder, because the temporary folder of many systems is in memory.
-    pub(super) fn new(parent: &Path, end: Folder) -> Outcome<Self> {
+    pub(crate) fn new(parent: &Path, what: &str, end: Folder) -> Outcome<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = parent.join(format!("demo-{}-{count}", std::process::id()));
+        let folder = parent.join(format!("{what}-{}-{count}", std::process::id()));
         fs::create_dir_all(&folder).map_err(|error| Failure::file("create", &folder, &error))?;
         let mut command = run::command("sh");
         command
@@ -78,17 +78,17 @@ impl Stage {
     }
 
     /// The path of a file in the folder.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// The folder of a Ceph cluster: the processes of a cluster there end as well.
-    pub(super) fn cluster(&self) -> PathBuf {
+    pub(crate) fn cluster(&self) -> PathBuf {
         self.folder.join(CLUSTER)
     }
 
     /// Starts a target with its output in `log`; returns its ready line.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         name: &str,
         command: &mut Command,
@@ -99,7 +99,7 @@ impl Stage {
     }
 
     /// Starts a process, out of reach of the terminal's Ctrl-C: it ends with the stage.
-    pub(super) fn spawn(&mut self, name: &str, command: &mut Command) -> Outcome<&mut Child> {
+    pub(crate) fn spawn(&mut self, name: &str, command: &mut Command) -> Outcome<&mut Child> {
         let child = command
             .process_group(0)
             .spawn()
@@ -138,7 +138,7 @@ impl Stage {
     }
 
     /// Asks a target to stop with SIGTERM and waits for exit status 0.
-    pub(super) fn stop(&mut self, name: &str) -> Outcome {
+    pub(crate) fn stop(&mut self, name: &str) -> Outcome {
         let pid = self.pid(name)?;
         println!("$ kill -TERM {pid}");
         if !run::succeeds(&mut kill("-TERM", pid)) {
@@ -156,7 +156,7 @@ impl Stage {
     }
 
     /// Waits until a process has ended; `None` if it still runs after `limit`.
-    pub(super) fn wait(&mut self, name: &str, limit: Duration) -> Outcome<Option<ExitStatus>> {
+    pub(crate) fn wait(&mut self, name: &str, limit: Duration) -> Outcome<Option<ExitStatus>> {
         let started = Instant::now();
         loop {
             match self.exited(name)? {
@@ -167,7 +167,7 @@ impl Stage {
     }
 
     /// How a process has ended, once: it then has no name any more. `None` if it runs.
-    pub(super) fn exited(&mut self, name: &str) -> Outcome<Option<ExitStatus>> {
+    pub(crate) fn exited(&mut self, name: &str) -> Outcome<Option<ExitStatus>> {
         let at = self.running.iter().position(|(other, _)| other == name);
         let Some((at, (_, child))) = at.and_then(|at| Some((at, self.running.get_mut(at)?))) else {
             return Err(not_running(name));
@@ -184,7 +184,7 @@ impl Stage {
     }
 
     /// Sends SIGKILL to a process and waits for its end. Returns when the signal was sent.
-    pub(super) fn kill(&mut self, name: &str) -> Outcome<Instant> {
+    pub(crate) fn kill(&mut self, name: &str) -> Outcome<Instant> {
         let named = self.running.iter_mut().find(|(other, _)| other == name);
         let (_, child) = named.ok_or_else(|| not_running(name))?;
         let sent = Instant::now();
@@ -196,14 +196,14 @@ impl Stage {
     }
 
     /// The process id.
-    pub(super) fn pid(&self, name: &str) -> Outcome<u32> {
+    pub(crate) fn pid(&self, name: &str) -> Outcome<u32> {
         let mut named = self.running.iter().filter(|(other, _)| other == name);
         let found = named.next().map(|(_, child)| child.id());
         found.ok_or_else(|| not_running(name))
     }
 
     /// The names of all processes.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.running.iter().map(|(name, _)| name.clone()).collect()
     }
 
@@ -234,7 +234,7 @@ impl Drop for Stage {
 }
 
 /// A command without input and with its output in a file.
-pub(super) fn with_log<'a>(command: &'a mut Command, log: &Path) -> Outcome<&'a mut Command> {
+pub(crate) fn with_log<'a>(command: &'a mut Command, log: &Path) -> Outcome<&'a mut Command> {
     let file = File::create(log).map_err(|error| Failure::file("create", log, &error))?;
     let same = file.try_clone();
     let same = same.map_err(|error| Failure::file("open", log, &error))?;
@@ -260,7 +260,7 @@ mod tests {
     const IT: &str = "the target";
 
     fn stage() -> Stage {
-        Stage::new(&std::env::temp_dir(), Folder::Remove).unwrap()
+        Stage::new(&std::env::temp_dir(), "stage", Folder::Remove).unwrap()
     }
 
     fn shell(script: &str) -> Command {
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn all_processes_end_and_a_kept_folder_stays() {
-        let mut stage = Stage::new(&std::env::temp_dir(), Folder::Keep).unwrap();
+        let mut stage = Stage::new(&std::env::temp_dir(), "stage", Folder::Keep).unwrap();
         let folder = stage.folder.clone();
         for name in ["a", "b", "c"] {
             stage.spawn(name, &mut shell("exec sleep 600")).unwrap();
