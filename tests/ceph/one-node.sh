@@ -10,6 +10,7 @@ Usage: one-node.sh packages CACHE               download and unpack the packages
        one-node.sh env CACHE RUN [--plain]      print its environment, for `eval`;
                                                 --plain: NAME=VALUE
        one-node.sh down RUN                     end its processes and remove RUN
+       one-node.sh stop RUN                     end its processes and keep RUN
 
 With --until-pid, the cluster ends when that process has ended.
 
@@ -114,7 +115,25 @@ download() {
     progress "downloading ${#names[@]} packages"
     rm -rf -- "$cache/new"
     mkdir -p "$cache/new"
-    (cd "$cache/new" && apt "$cache" download "${names[@]}" >&2)
+    local ticker status=0
+    report_size "$cache/new" &
+    ticker=$!
+    (cd "$cache/new" && apt "$cache" download "${names[@]}" >&2) || status=$?
+    kill "$ticker" 2>/dev/null || true
+    return "$status"
+}
+
+# report_size FOLDER : a line every 5 s while the script runs.
+report_size() {
+    local size tick
+    for ((tick = 1; ; tick++)); do
+        # Short: it keeps the output open after this function is killed.
+        sleep 1
+        kill -0 $$ 2>/dev/null || return 0
+        ((tick % 5 == 0)) || continue
+        size=$(du -sm "$1" 2>/dev/null | cut -f1) || continue
+        progress "downloaded $size MiB of about 46"
+    done
 }
 
 # libraries ROOT : the value of LD_LIBRARY_PATH.
@@ -441,13 +460,17 @@ terminate() {
     fail "process $pid does not end; see /proc/$pid/status"
 }
 
-down() {
+stop() {
     local run name
     run=$(absolute "$1")
     for name in watchdog osd mon; do
         terminate "$run/$name.pid"
     done
-    remove "$run"
+}
+
+down() {
+    stop "$1"
+    remove "$(absolute "$1")"
 }
 
 # remove RUN : only what this script has created.
@@ -510,6 +533,7 @@ env:4)
     environment "$2" "$3" "$4"
     ;;
 down:2) down "$2" ;;
+stop:2) stop "$2" ;;
 watchdog:2) watchdog "$2" ;;
 help:1 | --help:1) usage ;;
 *)

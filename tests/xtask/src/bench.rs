@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: starts the runner of `tests/bench` with all arguments.
 
+use crate::rbd_bench;
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
 use crate::soak;
@@ -14,6 +15,9 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     // Without a yardstick, they have no workload in the runner.
     match arguments {
         [name] if name == "failover" => return soak::failover_times(),
+        [name, rest @ ..] if name == "ceph" && !rest.iter().any(|it| it == "--help") => {
+            return rbd_bench::main(rest);
+        }
         [name] if name == "reconnect" => return soak::reconnect_times(),
         _ => {}
     }

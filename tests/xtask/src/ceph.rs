@@ -1,7 +1,7 @@
 //! `cargo xtask ceph` and the step `ceph`: a Ceph cluster of one node, started by
 //! `tests/ceph/one-node.sh`, for tests and for developers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::profile::Profile;
@@ -17,7 +17,8 @@ const TESTS: &[&str] = &[
     "test --locked -p nvmeof-e2e --test gateways -- --test-threads=1",
 ];
 
-const SCRIPT: &str = "tests/ceph/one-node.sh";
+/// Starts and ends clusters; relative to the root folder.
+pub(crate) const SCRIPT: &str = "tests/ceph/one-node.sh";
 
 const HELP: &str = "\
 Usage: cargo xtask ceph up | env | down
@@ -54,10 +55,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
             Ok(())
         }
         ["env"] => {
-            print!(
-                "{}",
-                run::output(script("env").arg(cache()).arg(folder("dev")))?
-            );
+            print!("{}", run::output(&mut env(&folder("dev")))?);
             Ok(())
         }
         ["down"] => run::run(script("down").arg(folder("dev"))),
@@ -87,7 +85,7 @@ pub(crate) fn step(profile: Profile) -> Outcome {
 fn with_cluster(commands: &mut [Command]) -> Outcome {
     packages()?;
     let cluster = Cluster::start()?;
-    let variables = cluster.variables()?;
+    let variables = variables(&cluster.folder)?;
     let mut failures = Failures::default();
     for command in commands {
         // Without the variables: they are many, and useless once the cluster has ended.
@@ -121,14 +119,58 @@ fn repeatable(failure: Failure) -> Failure {
 
 /// Downloads and unpacks the packages unless the cache is complete.
 fn packages() -> Outcome {
-    run::run(script("packages").arg(cache())).map_err(|failure| match failure {
+    run::run(&mut unpack()).map_err(not_unpacked)
+}
+
+/// The command that downloads and unpacks the packages.
+pub(crate) fn unpack() -> Command {
+    let mut packages = script("packages");
+    packages.arg(cache());
+    packages
+}
+
+/// The failure of that command, with its remedy.
+pub(crate) fn not_unpacked(failure: Failure) -> Failure {
+    match failure {
         Failure::Interrupted => failure,
         _ => Failure::Failed(format!(
             "the packages of Ceph cannot be unpacked to {}; see above. The packages are \
              Debian's: check the network and /etc/apt/sources.list, then repeat the command",
             cache().display()
         )),
-    })
+    }
+}
+
+/// The command that starts a cluster in `folder`, which ends with this program.
+pub(crate) fn up(folder: &Path) -> Command {
+    let owner = std::process::id().to_string();
+    let mut up = script("up");
+    up.arg(cache()).arg(folder).args(["--until-pid", &owner]);
+    up
+}
+
+/// The command that prints the environment of that cluster as shell commands.
+pub(crate) fn env(folder: &Path) -> Command {
+    let mut env = script("env");
+    env.arg(cache()).arg(folder);
+    env
+}
+
+/// The command that ends that cluster and keeps its folder.
+pub(crate) fn stop(folder: &Path) -> Command {
+    let mut stop = script("stop");
+    stop.arg(folder);
+    stop
+}
+
+/// The variables that commands need to use the cluster in `folder`.
+pub(crate) fn variables(folder: &Path) -> Outcome<Vec<(String, String)>> {
+    Ok(parse(&run::output(env(folder).arg("--plain"))?))
+}
+
+/// A program of the packages.
+pub(crate) fn program(name: &str) -> PathBuf {
+    cache().join("bin").join(name)
 }
 
 /// A running cluster, which ends when this is dropped. If this program is killed first, the
@@ -140,21 +182,11 @@ struct Cluster {
 impl Cluster {
     fn start() -> Outcome<Self> {
         let folder = folder("run");
-        let owner = std::process::id().to_string();
-        let mut up = script("up");
-        up.arg(cache()).arg(&folder).args(["--until-pid", &owner]);
-        run::run(&mut up).map_err(|failure| match failure {
+        run::run(&mut up(&folder)).map_err(|failure| match failure {
             Failure::Interrupted => failure,
             _ => Failure::Failed("the Ceph cluster does not start; see above".to_owned()),
         })?;
         Ok(Self { folder })
-    }
-
-    /// The variables that commands need to use it.
-    fn variables(&self) -> Outcome<Vec<(String, String)>> {
-        let mut env = script("env");
-        env.arg(cache()).arg(&self.folder).arg("--plain");
-        Ok(variables(&run::output(&mut env)?))
     }
 }
 
@@ -166,7 +198,7 @@ impl Drop for Cluster {
 }
 
 /// `NAME=VALUE` lines.
-fn variables(text: &str) -> Vec<(String, String)> {
+fn parse(text: &str) -> Vec<(String, String)> {
     let lines = text.lines().filter_map(|line| line.split_once('='));
     lines
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -212,7 +244,7 @@ mod tests {
     #[test]
     fn value_of_a_variable_may_contain_an_equals_sign() {
         let expected = [("A", "1"), ("B", "/x=y z")].map(|(n, v)| (n.to_owned(), v.to_owned()));
-        assert_eq!(variables("A=1\nB=/x=y z\n"), expected);
+        assert_eq!(parse("A=1\nB=/x=y z\n"), expected);
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! `cargo xtask demo`: the main use of the project from beginning to end.
 //!
 //! The target exports a disk image with files, and the initiator uses it over software
-//! iWARP. Each step is a command line of a user, which is printed before it runs.
+//! iWARP. Each step is a command line of a user, which is printed before it runs. With `--ceph`,
+//! two gateways serve images of a Ceph cluster, and one takes over from the other.
 
+mod gateways;
 mod image;
-mod stage;
+mod load;
+mod options;
+mod steps;
 mod table;
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -15,18 +19,32 @@ use std::time::{Duration, Instant};
 use crate::profile::Profile;
 use crate::run::{self, Failure, Outcome};
 use crate::setup;
-use stage::Stage;
+use crate::stage::{Folder, Stage};
+use options::Options;
+
 use table::Table;
 
 const NQN: &str = "nqn.2026-11.org.example:demo";
 const ADDRESS: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// The port number that IANA assigned to NVMe over Fabrics.
-const DEFAULT_PORT: u16 = 4420;
 const BENCH: &str = "--namespace-id 1 --rw randread --bs 4k --iodepth 32 --runtime 5 -o json";
 
-/// `cargo xtask demo [--port N]`.
+/// The name of the target in messages.
+const TARGET: &str = "the target";
+
+/// `cargo xtask demo [--port N]`, or with `--ceph` that of two gateways.
 pub(crate) fn main(arguments: &[String]) -> Outcome {
-    let port = port(arguments)?;
+    match options::parse(arguments)? {
+        Options::Disk { port } => of_disk(port),
+        Options::Ceph(options) => gateways::main(options),
+    }
+}
+
+/// The demo of two gateways, for the step `ceph`.
+pub(crate) fn of_gateways(profile: Profile) -> Outcome {
+    gateways::main(options::for_tests(profile)?)
+}
+
+fn of_disk(port: u16) -> Outcome {
     must_be_free(port)?;
     setup::ensure(&[&[setup::E2FS], setup::RDMA])?;
     run::heading("build");
@@ -34,7 +52,7 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     // From here on the stage cleans up, however this function is left.
     let mut demo = Demo {
         port,
-        stage: Stage::new(&run::build_dir())?,
+        stage: Stage::new(&run::build_dir(), "demo", Folder::Remove)?,
         table: Table::default(),
     };
     demo.play()
@@ -46,19 +64,6 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-fn port(arguments: &[String]) -> Outcome<u16> {
-    match arguments {
-        [] => Ok(DEFAULT_PORT),
-        [flag, number] if flag == "--port" => number
-            .parse()
-            .ok()
-            .filter(|port| *port != 0)
-            .ok_or_else(|| Failure::Usage("--port: must be a number from 1 to 65535".to_owned())),
-        [flag] if flag == "--port" => Err(Failure::Usage("--port: no number given".to_owned())),
-        [extra, ..] => Err(Failure::unexpected(extra)),
-    }
-}
-
 fn must_be_free(port: u16) -> Outcome {
     TcpListener::bind((ADDRESS, port))
         .map(drop)
@@ -66,7 +71,7 @@ fn must_be_free(port: u16) -> Outcome {
             Failure::Usage(format!(
                 "cannot listen on {ADDRESS}:{port}: {error}; choose another port with \
              `cargo xtask demo --port {}`",
-                port.checked_add(1).unwrap_or(DEFAULT_PORT)
+                port.checked_add(1).unwrap_or(options::DISK_PORT)
             ))
         })
 }
@@ -111,7 +116,7 @@ impl Demo {
         self.bench()?;
 
         run::heading("stop the target");
-        self.stage.stop()?;
+        self.stage.stop(TARGET)?;
         image::must_be_equal(&disk, &second)?;
         self.table
             .row("target", "stopped", "by SIGTERM, exit status 0");
@@ -127,7 +132,8 @@ impl Demo {
         let mut serve = binary("nvmeof-target");
         serve.arg("serve").arg("--config").arg(config);
         let log = self.log();
-        println!("{}", self.stage.start(&mut serve, &log)?);
+        run::announce(&serve);
+        println!("{}", self.stage.start(TARGET, &mut serve, &log)?);
         Ok(())
     }
 
@@ -236,20 +242,6 @@ mod tests {
         assert!(failure.to_string().contains("--port"), "{failure}");
         drop(listener);
         assert!(must_be_free(port).is_ok());
-    }
-
-    #[test]
-    fn arguments() {
-        let words = |text: &str| {
-            text.split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(port(&words("")).unwrap(), DEFAULT_PORT);
-        assert_eq!(port(&words("--port 5000")).unwrap(), 5000);
-        for line in ["--port", "--port 0", "--port 65536", "--port 1 2", "now"] {
-            assert!(port(&words(line)).is_err(), "{line}");
-        }
     }
 
     #[test]

@@ -13,10 +13,12 @@ mod fio_engine;
 mod fuzz;
 mod lab;
 mod profile;
+mod rbd_bench;
 mod run;
 mod setup;
 mod soak;
 mod soundness;
+mod stage;
 mod test;
 mod times;
 mod workspace;
@@ -37,11 +39,17 @@ Commands:
   lab [SCENARIO...] [...]    run scenarios with a stock kernel; see lab --help
   bench [WORKLOAD...] [...]  compare with yardsticks; see bench --help
   bench failover             measure how long reads and writes wait for another path
+  bench ceph [--rounds N] [--seconds N]
+                             compare an RBD image behind the target with fio's rbd engine
   bench reconnect            measure reads beside a host that authenticates 64 queues
   soak [--faults N] [...]    random faults of paths and target under a verified load,
                              for one hour or as long as --faults N, --seconds N allow;
                              --seed N repeats the choice of faults
   demo [--port N]            export a disk image and use it with the initiator
+  demo --ceph [--port N] [--keep] [--profile release|dev]
+                             two gateways on a Ceph cluster of its own: kill one during
+                             verified I/O, show the takeover, move the group back; --keep
+                             keeps its configurations and logs
   ceph up|env|down|run ...   a Ceph cluster on this machine; see ceph --help
   docs                       generate the documents that come from the code
   deb [...]                  build Debian packages; see deb --help
@@ -128,6 +136,11 @@ mod tests {
             "setup now",
             "test nonsense",
             "demo --port 0",
+            "demo --keep",
+            "bench ceph --rounds 0",
+            "bench ceph now",
+            "demo --ceph --port 65535",
+            "demo --ceph now",
             "fuzz --runs x",
             "soak --faults",
             "deb now",
@@ -151,6 +164,7 @@ mod tests {
             "help",
             "--help",
             "demo --help",
+            "demo --ceph --help",
             "ceph --help",
             "test --list",
         ] {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::background;
 use crate::ceph;
+use crate::demo;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
@@ -210,7 +211,7 @@ const STEPS: &[Step] = &[
         tools: &[setup::RDMA],
         needs: Some("build"),
         in_background: false,
-        run: |extent| ceph::step(extent.profile()),
+        run: with_ceph,
     },
     Step {
         name: "instructions",
@@ -434,6 +435,23 @@ fn simulation(extent: Extent) -> Outcome {
         Extent::All => &[("NVMEOF_SEEDS", "10000"), ("NVMEOF_CROWDS", "1")],
     };
     workspace::test(|package| package == "nvmeof-world", more)
+}
+
+fn with_ceph(extent: Extent) -> Outcome {
+    let profile = extent.profile();
+    let mut failures = Failures::default();
+    failures.add(ceph::step(profile))?;
+    if extent == Extent::All {
+        // It waits for a quiesce time.
+        failures.add(demo::of_gateways(profile).map_err(|failure| match failure {
+            Failure::Interrupted => failure,
+            other => Failure::Commands {
+                text: format!("the demo: {}", other.text()),
+                repeat: vec!["cargo xtask demo --ceph --keep".to_owned()],
+            },
+        }))?;
+    }
+    failures.into_outcome()
 }
 
 fn end_to_end(extent: Extent) -> Outcome {

@@ -109,11 +109,11 @@ pub(super) fn rate(took: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::stage::Stage;
+    use crate::stage::{Folder, Stage};
 
     #[test]
     fn changed_byte_and_longer_file_are_detected() {
-        let stage = Stage::new(&std::env::temp_dir()).unwrap();
+        let stage = Stage::new(&std::env::temp_dir(), "demo", Folder::Remove).unwrap();
         let (left, right) = (stage.path("left"), stage.path("right"));
         let mut bytes = vec![7; CHUNK + 10];
         fs::write(&left, &bytes).unwrap();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn trees_are_copied_whole() {
-        let stage = Stage::new(&std::env::temp_dir()).unwrap();
+        let stage = Stage::new(&std::env::temp_dir(), "demo", Folder::Remove).unwrap();
         let (from, to) = (stage.path("from"), stage.path("to"));
         fs::create_dir_all(from.join("a/b")).unwrap();
         fs::write(from.join("one"), "1").unwrap();
