@@ -60,8 +60,8 @@ pub(crate) fn run(
             watchdog.check(Instant::now(), server.reactors());
         }
         let look = watchdog.as_ref().map(Watchdog::next);
-        let again = stop.as_ref().is_some_and(|stop| !stop.is_ready());
-        let again = again.then(|| Instant::now() + ANNOUNCE_POLL);
+        let waits = stop.as_ref().is_some_and(|stop| !stop.is_ready());
+        let again = waits.then(|| Instant::now() + ANNOUNCE_POLL);
         let look = look.into_iter().chain(deadline.until()).chain(again).min();
         ending |= wait(&server, signals, ending, look);
         while let Ok(Some(signal)) = signals.read_signal() {
@@ -81,17 +81,15 @@ pub(crate) fn run(
             }
             stop = Some(Stop::begin(&server, signal.ssi_signo));
         }
-        if let Some(stop) = &mut stop {
-            stop.advance(&server);
-        }
+        stop.iter_mut().for_each(|stop| stop.advance(&server));
         // A failed reactor stops the others: hosts would keep waiting for half a target
         // instead of using another path.
         let failed = server.reactors().count() < count;
         if failed {
-            // Nobody is waited for, but others need not wait for the lease.
+            // Nobody is waited for, but other gateways need not wait for the lease.
             let _ = server.hand_over();
         }
-        if stop.as_ref().is_some_and(Stop::is_ready) || failed {
+        if failed || stop.as_ref().is_some_and(Stop::is_ready) {
             server.stop();
         }
     }

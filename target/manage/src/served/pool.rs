@@ -404,22 +404,13 @@ impl Pool {
         kept: Option<NamespaceStore>,
         prepared: &mut Prepared,
     ) -> Result<NamespaceStore, ConfigError> {
-        if let Some(standby) = self.standby(configured) {
-            let configured = configured.clone();
-            return Ok(NamespaceStore {
-                configured,
-                ..standby.clone()
-            });
-        }
         self.check_path(config, at, configured)?;
         self.check_group(config, at, configured)?;
-        // The retry thread tries it, without keeping the state for as long as a cluster may take.
-        let lost = self.lost(configured).filter(|_| configured.group.is_some());
-        if let Some(waiting) = lost.filter(|lost| lost.waiting().is_some()) {
+        if let Some(closed) = self.closed_in_group(configured) {
             let configured = configured.clone();
             return Ok(NamespaceStore {
                 configured,
-                ..waiting.clone()
+                ..closed.clone()
             });
         }
         let (taken, spec, admission) = match kept {
@@ -550,10 +541,13 @@ impl Pool {
         }
     }
 
-    /// The backing store of that namespace, if it is the same and on standby.
-    fn standby(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
+    /// The backing store of that namespace, if it is the same, and on standby or waiting in a group
+    /// of `[[ha.group]]`. The retry thread opens it, without keeping the state for as long as a
+    /// cluster may take.
+    fn closed_in_group(&self, configured: &ConfiguredStore) -> Option<&NamespaceStore> {
         self.stores.iter().find(|store| {
-            store.is_standby()
+            let is_waiting = store.waiting().is_some() && configured.group.is_some();
+            (store.is_standby() || is_waiting)
                 && store.is_of(&configured.nqn, configured.nsid)
                 && store.configured.serves(configured)
         })

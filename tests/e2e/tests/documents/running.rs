@@ -34,7 +34,15 @@ const BEFORE: &[(&str, &str)] = &[
 ];
 
 /// The objects of the verbs of `ctl`.
-const NOUNS: [&str; 6] = ["namespace", "host", "port", "subsystem", "ana", "referral"];
+const NOUNS: [&str; 7] = [
+    "ha",
+    "namespace",
+    "host",
+    "port",
+    "subsystem",
+    "ana",
+    "referral",
+];
 
 /// The arguments of a command of `ctl`; `None` if the span is not one.
 pub(crate) fn typed(head: Option<&str>, span: &str) -> Option<String> {
@@ -129,7 +137,10 @@ fn commands_in_sentences_work() {
             .contains("required arguments were not provided")
             || ended.stderr.contains("requires a subcommand");
         let by_name = named && !verb(&command).1;
-        if ended.status != Some(0) && !by_name {
+        // It was understood; the step `ceph` has gateways that execute it.
+        let needs_gateways = command.starts_with("ha")
+            && ended.stderr.contains("high availability is not configured");
+        if ended.status != Some(0) && !by_name && !needs_gateways {
             wrong.push(format!("`{command}`: {}", ended.stderr));
         }
     }
