@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::profile::Profile;
 use crate::run::{self, Failure, Failures, Outcome};
 
-/// The test programs of the step, each an argument list of cargo.
+/// The test programs of the step, each an argument list of cargo. The last one has slow tests.
 const TESTS: &[&str] = &[
     "test --locked -p nvmeof-ceph --test cluster",
     // One after the other: some change the whole cluster.
@@ -70,13 +70,17 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
     }
 }
 
-/// The step of `cargo xtask test`, with the programs of a profile.
-pub(crate) fn step(profile: Profile) -> Outcome {
+/// The step of `cargo xtask test`, with the programs of a profile; complete, or without the slow
+/// tests of gateways.
+pub(crate) fn step(profile: Profile, is_complete: bool) -> Outcome {
     // Without effect after the step `build`; alone, this step must not test old binaries.
     run::run(&mut profile.build(""))?;
     let mut tests: Vec<Command> = TESTS.iter().copied().map(run::cargo).collect();
     for test in &mut tests {
         test.env("NVMEOF_BIN_DIR", profile.folder());
+    }
+    if let Some(gateways) = tests.last_mut().filter(|_| is_complete) {
+        gateways.arg("--include-ignored");
     }
     with_cluster(&mut tests)
 }

@@ -440,7 +440,7 @@ fn simulation(extent: Extent) -> Outcome {
 fn with_ceph(extent: Extent) -> Outcome {
     let profile = extent.profile();
     let mut failures = Failures::default();
-    failures.add(ceph::step(profile))?;
+    failures.add(ceph::step(profile, extent == Extent::All))?;
     if extent == Extent::All {
         // It waits for a quiesce time.
         failures.add(demo::of_gateways(profile).map_err(|failure| match failure {

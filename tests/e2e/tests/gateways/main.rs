@@ -321,6 +321,7 @@ fn planned_changes_fence_nothing() {
 
 /// A cluster that does not respond: calls wait, and nothing is taken over that still runs.
 #[test]
+#[ignore = "slow: `cargo xtask test ceph --all`"]
 fn calls_wait_for_a_cluster_that_does_not_respond() {
     let fleet = Fleet::started("stalled");
     let load = Load::start(&fleet);
@@ -474,6 +475,7 @@ fn set_full(ratios: [&str; 3]) {
 }
 
 #[test]
+#[ignore = "slow: `cargo xtask test ceph --all`"]
 fn full_cluster_fails_writes_and_moves_no_group() {
     let fleet = Fleet::started("full");
     let load = Load::start(&fleet);
@@ -607,6 +609,7 @@ fn namespaces_of_both_groups_are_added_resized_and_removed() {
 
 /// The gateway keeps its groups; an administrator moves them. Late commands fail.
 #[test]
+#[ignore = "slow: `cargo xtask test ceph --all`"]
 fn owner_without_its_hosts_is_replaced_by_a_move() {
     let mut fleet = Fleet::started("hosts");
     let link = fleet.gateways[0].behind_a_link();
@@ -633,7 +636,7 @@ fn owner_without_its_hosts_is_replaced_by_a_move() {
 /// Commands that wait for the cluster at the first gateway continue over the other one when the
 /// first one ends, which does not depend on the cluster.
 #[test]
-#[ignore = "takes 45 s"]
+#[ignore = "slow: `cargo xtask test ceph --all`"]
 fn owner_without_its_cluster_can_be_ended() {
     let mut fleet = Fleet::new("lost");
     let links = match network::Links::start(&mut fleet) {
@@ -712,6 +715,7 @@ fn owner_without_its_cluster_stops_serving() {
 
 /// The record of a reservation moves with the group, also from a gateway that was killed.
 #[test]
+#[ignore = "slow: `cargo xtask test ceph --all`"]
 fn reservation_survives_a_takeover() {
     const KEY: u64 = 0xa1;
     const TYPE: ReservationType = ReservationType::WRITE_EXCLUSIVE_REGISTRANTS;
