@@ -130,17 +130,10 @@ impl Manager {
         let mut next = state.pool.stores().to_vec();
         let (mut fresh, mut old) = (Vec::new(), Vec::new());
         for store in next.iter_mut().filter(|store| store.is_in(group)) {
-            let claim = match &store.state {
-                StoreState::Standby(Standby { claim, .. }) => claim.clone(),
-                StoreState::Open(claim) => {
-                    old.push((store.number, claim.clone()));
-                    Some(claim.clone())
-                }
-                StoreState::Faulted(_) | StoreState::Waiting(_) => None,
-            };
-            let Some(claim) = claim.and_then(|claim| claim.in_period(clients)) else {
+            let Some(claim) = store.held_claim().and_then(|it| it.in_period(clients)) else {
                 continue;
             };
+            old.extend(store.number_and_claim());
             let Some(number) = state.pool.number() else {
                 state.pool.free(&fresh);
                 return Err("too many backing stores are open".to_owned());
@@ -300,14 +293,18 @@ impl NamespaceStore {
         self.configured.group == Some(group)
     }
 
-    /// Whether its image is open and locked through `clients`.
-    fn is_held_by(&self, clients: &RbdClients) -> bool {
-        let claim = match &self.state {
+    /// Its claim, if its image is open and locked.
+    fn held_claim(&self) -> Option<&Claim> {
+        match &self.state {
             StoreState::Open(claim) => Some(claim),
             StoreState::Standby(standby) => standby.claim.as_ref(),
             StoreState::Faulted(_) | StoreState::Waiting(_) => None,
-        };
-        claim.is_some_and(|claim| claim.is_of(clients))
+        }
+    }
+
+    /// Whether its image is open and locked through `clients`.
+    fn is_held_by(&self, clients: &RbdClients) -> bool {
+        self.held_claim().is_some_and(|claim| claim.is_of(clients))
     }
 }
 
