@@ -54,8 +54,7 @@ impl HeldGroups {
             return true;
         };
         match (taken, self.get(group)) {
-            (Taken::Open(claim), Some(held)) => held.serving.is_some() && claim.is_permitted(),
-            (Taken::Open(_), None) => false,
+            (Taken::Open(claim), _) => self.is_serving(group) && claim.is_permitted(),
             (Taken::Standby(standby), held) => standby.claim.is_none() && held.is_none(),
         }
     }

@@ -32,7 +32,7 @@ use crate::open::{model_of, open_with};
 use crate::ports::{self, Listening, Port, ProviderFactory, Providers, ReactorProvider};
 use crate::ring::ring_config;
 use crate::served::{Manager, Pool, Reactors, Remembered};
-use crate::takeover::{HaStart, HaThread};
+use crate::takeover::HaStart;
 use crate::workers;
 
 /// Why the target did not start, or stopped.
@@ -72,8 +72,6 @@ pub struct Server {
     stopping: Arc<ShutdownProgress>,
     /// How long commands in flight may take to complete when it stops.
     drain: Duration,
-    /// Takes over groups, and hands them over.
-    _ha: Option<HaThread>,
     /// Saves what hosts set.
     _keeper: Option<KeeperHandle>,
     /// Receives mail when a reactor has ended.
@@ -346,8 +344,8 @@ impl Server {
         let control = ha.as_ref().map(|ha| ha.control().clone());
         let manager = Arc::new(manager.awaiting(unread).with_ha(control));
         manager.remember();
-        let ha = ha.map(|ha| ha.start(&manager)).transpose();
-        let ha = ha.map_err(|error| no_resource("thread", error))?;
+        let started = ha.map_or(Ok(()), |ha| ha.start(&manager));
+        started.map_err(|error| no_resource("thread", error))?;
         Ok(Self {
             drain: settings.drain,
             sources,
@@ -357,7 +355,6 @@ impl Server {
             failures,
             threads,
             stopping,
-            _ha: ha,
             _keeper: keeper,
             ended,
         })

@@ -146,7 +146,7 @@ impl RbdClients {
             if left().is_zero() {
                 let (address, uses) = (cluster.address(), cluster.uses());
                 return Err(format!(
-                    "client {address}: {uses} images were not closed within {} s",
+                    "client {address}: images not closed within {} s: {uses}",
                     timeout.as_secs()
                 ));
             }

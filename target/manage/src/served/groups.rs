@@ -79,7 +79,7 @@ impl Manager {
                 Ok(taken) => StoreState::Standby(taken.into_standby()),
                 Err(error) => {
                     tracing::error!("{error}; its group is served without it");
-                    store.state.waiting_for(WaitReason::of(&error))
+                    store.waiting_for(WaitReason::of(&error))
                 }
             };
             state.pool.set_closed(store, after);
@@ -188,8 +188,7 @@ impl Manager {
         let mut next = state.pool.stores().to_vec();
         for store in next.iter_mut().filter(|store| store.is_in(group)) {
             let geometry = store.geometry().clone();
-            let is_known = store.waiting().is_none_or(|awaited| awaited.is_known);
-            if is_known {
+            if store.is_known() {
                 let claim = None;
                 let standby = StoreState::Standby(Standby { geometry, claim });
                 state.pool.set_closed(store, standby);
@@ -306,20 +305,17 @@ impl NamespaceStore {
     fn is_held_by(&self, clients: &RbdClients) -> bool {
         self.held_claim().is_some_and(|claim| claim.is_of(clients))
     }
-}
 
-impl StoreState {
-    /// It waits; hosts know its last geometry.
-    fn waiting_for(&self, waits: WaitReason) -> Self {
-        let (geometry, is_known) = match self {
-            Self::Open(claim) => (claim.geometry().clone(), true),
-            Self::Standby(standby) => (standby.geometry.clone(), true),
-            Self::Faulted(lost) => (lost.geometry.clone(), true),
-            Self::Waiting(awaited) => (awaited.geometry.clone(), awaited.is_known),
-        };
-        Self::Waiting(WaitingStore {
-            geometry,
-            is_known,
+    /// Whether hosts know its geometry.
+    fn is_known(&self) -> bool {
+        self.waiting().is_none_or(|awaited| awaited.is_known)
+    }
+
+    /// Its state while it waits, with the last geometry.
+    fn waiting_for(&self, waits: WaitReason) -> StoreState {
+        StoreState::Waiting(WaitingStore {
+            geometry: self.geometry().clone(),
+            is_known: self.is_known(),
             waits,
         })
     }

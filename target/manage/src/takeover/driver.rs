@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::thread::{Builder, JoinHandle};
+use std::sync::mpsc::Receiver;
+use std::thread::Builder;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
@@ -24,11 +24,6 @@ use crate::served::Manager;
 /// How often images on standby are examined, one at a time.
 const EXAMINE: Duration = Duration::from_secs(5);
 
-/// The thread of high availability. It ends after [`HaControl::stop`], or with the process.
-pub(crate) struct HaThread {
-    _thread: JoinHandle<()>,
-}
-
 /// What the thread starts with.
 pub(crate) struct HaStart {
     config: HaConfig,
@@ -43,7 +38,6 @@ struct Driver {
     record: RecordDriver,
     groups: BTreeMap<u32, GroupDriver>,
     control: HaControl,
-    place: String,
     /// Examines images on standby.
     standby: Latest<()>,
     next_examination: Duration,
@@ -71,11 +65,11 @@ impl HaStart {
         &self.control
     }
 
-    /// Starts the thread.
+    /// Starts the thread. It ends after [`HaControl::stop`], or with the process.
     ///
     /// # Errors
     /// A thread cannot be started, or the configuration is refused.
-    pub(crate) fn start(self, manager: &Arc<Manager>) -> io::Result<HaThread> {
+    pub(crate) fn start(self, manager: &Arc<Manager>) -> io::Result<()> {
         let Self {
             config,
             access,
@@ -99,13 +93,11 @@ impl HaStart {
             record: RecordDriver::start(record, sender.clone())?,
             groups: config.groups.iter().map(group).collect::<io::Result<_>>()?,
             control,
-            place: place(&config),
             standby: examiner(Arc::clone(manager))?,
             next_examination: now().monotonic + EXAMINE,
         };
         let thread = Builder::new().name("ha".to_owned());
-        let thread = thread.spawn(move || driver.run(&events))?;
-        Ok(HaThread { _thread: thread })
+        thread.spawn(move || driver.run(&events)).map(drop)
     }
 }
 
@@ -183,10 +175,9 @@ impl Driver {
             let wait = wakeup
                 .min(self.next_examination)
                 .saturating_sub(now.monotonic);
-            match events.recv_timeout(wait) {
-                Ok(event) => self.handle(event),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            // This thread has a sender itself, so that it is never disconnected.
+            if let Ok(event) = events.recv_timeout(wait) {
+                self.handle(event);
             }
         }
     }
@@ -280,14 +271,16 @@ impl Driver {
     /// Updates the status, and logs what has changed.
     fn report(&self, now: Time) {
         let before = self.control.status();
-        let status = status(&self.machine, now, &self.place);
+        let status = status(&self.machine, now, &before.record);
         if before == status {
             return;
         }
         if before.standing != status.standing || before.error != status.error {
             match (status.standing, &status.error) {
                 (HaStanding::Refused, Some(why)) => tracing::error!("high availability: {why}"),
-                (_, Some(why)) => tracing::warn!("high availability: record {}: {why}", self.place),
+                (_, Some(why)) => {
+                    tracing::warn!("high availability: record {}: {why}", status.record);
+                }
                 (standing, None) => {
                     tracing::info!("high availability: {standing}");
                 }

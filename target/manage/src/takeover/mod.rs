@@ -15,4 +15,4 @@ mod latest;
 mod record;
 mod report;
 
-pub(crate) use driver::{HaStart, HaThread};
+pub(crate) use driver::HaStart;
