@@ -86,6 +86,10 @@ impl Backend for Delayed {
         self.held.len() + self.inner.in_flight()
     }
 
+    fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
     fn close(&mut self, ring: &mut Ring) -> Result<(), uring::RingError> {
         self.inner.close(ring)
     }

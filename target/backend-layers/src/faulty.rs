@@ -155,6 +155,10 @@ impl Backend for Faulty {
         self.inner.in_flight()
     }
 
+    fn abandon(&mut self) {
+        self.inner.abandon();
+    }
+
     fn close(&mut self, ring: &mut Ring) -> Result<(), uring::RingError> {
         self.inner.close(ring)
     }

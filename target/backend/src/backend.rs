@@ -43,6 +43,9 @@ pub trait Backend {
     /// Accepted requests that have not completed.
     fn in_flight(&self) -> usize;
 
+    /// It is closing, and its operations in flight are not waited for when the process ends.
+    fn abandon(&mut self) {}
+
     /// Removes its file from the ring. Called when nothing is in flight.
     ///
     /// # Errors

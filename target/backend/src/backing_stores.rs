@@ -26,6 +26,10 @@ pub trait BackingStores {
         true
     }
 
+    /// The operations of a backing store that is being closed do not end, and their results no
+    /// longer matter: they do not count as [outstanding](Self::outstanding).
+    fn abandon(&mut self, _store: u32) {}
+
     /// What messages call that backing store.
     fn name(&self, store: u32) -> String {
         format!("backing store {store}")

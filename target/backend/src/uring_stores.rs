@@ -41,6 +41,7 @@ struct OpenStore {
     number: u32,
     claim: Claim,
     backend: Box<dyn Backend>,
+    is_abandoned: bool,
 }
 
 /// Backing stores could not be opened for a reactor.
@@ -148,6 +149,7 @@ impl UringStores {
                 number,
                 claim: claim.clone(),
                 backend,
+                is_abandoned: false,
             });
         }
         Ok(())
@@ -368,8 +370,17 @@ impl BackingStores for UringStores {
         claim.map_or_else(|| format!("backing store {store}"), str::to_owned)
     }
 
+    fn abandon(&mut self, store: u32) {
+        let open = self.stores.get_mut(index_of(store));
+        let open = open.and_then(Option::as_mut);
+        if let Some(open) = open.filter(|open| open.number == store) {
+            open.is_abandoned = true;
+            open.backend.abandon();
+        }
+    }
+
     fn outstanding(&self) -> Vec<(String, usize)> {
-        let all = self.all().map(|open| {
+        let all = self.all().filter(|open| !open.is_abandoned).map(|open| {
             let count = open.backend.in_flight();
             (open.claim.name().to_owned(), count)
         });

@@ -76,10 +76,11 @@ pub struct NotStarted {
 
 /// The calls of one thread on one image.
 ///
-/// Dropping it waits at most 5 s for calls in flight. If the cluster does not respond within that,
-/// their buffers stay in use until it does.
+/// Dropping it waits at most 5 s for calls in flight, unless it was abandoned. If the cluster does
+/// not respond within that, their buffers stay in use until it does.
 pub struct Queue {
     shared: Arc<Shared>,
+    is_abandoned: bool,
     /// Slots without a call.
     free: Vec<usize>,
 }
@@ -135,6 +136,7 @@ impl Queue {
         };
         Self {
             shared: Arc::new(shared),
+            is_abandoned: false,
             free: (0..slots).rev().collect(),
         }
     }
@@ -225,6 +227,11 @@ impl Queue {
                 done(Done { tag, call, result });
             }
         }
+    }
+
+    /// Calls in flight are not waited for when it is dropped: the cluster does not respond.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = true;
     }
 
     /// Whether no completion waits to be taken. From then on, the next one calls `wake`.
@@ -334,8 +341,11 @@ impl fmt::Debug for Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let end = Instant::now() + DROP_TIMEOUT;
         self.take_completed(drop);
+        if self.is_abandoned {
+            return;
+        }
+        let end = Instant::now() + DROP_TIMEOUT;
         while self.in_flight() > 0 && Instant::now() < end {
             std::thread::sleep(PAUSE);
             self.take_completed(drop);

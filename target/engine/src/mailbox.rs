@@ -50,6 +50,14 @@ pub enum Order {
         /// Gets the number of each that was closed.
         reply: Sender<u32>,
     },
+    /// Operations of backing stores that are being closed do not end, and their results no longer
+    /// matter: nobody uses the storage again before it refuses these operations. Closes the
+    /// connections with commands on them, and waits for none of the operations: neither when the
+    /// target stops nor for a Cross-Controller Reset.
+    Abandon {
+        /// Their numbers.
+        stores: Vec<u32>,
+    },
     /// Adds a provider, which gets the next number.
     Add {
         /// Created for this reactor, which registers its memory with it.

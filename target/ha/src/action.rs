@@ -55,12 +55,15 @@ pub enum Action {
     },
     /// Wait for commands in flight, close the images, release their locks, and disconnect the
     /// clients, then call `handle_closed`. Success means that no operation of these clients takes
-    /// effect any more.
+    /// effect any more. On an error, close the connections of hosts whose commands have not ended:
+    /// these clients are fenced before the group is served again.
     Close {
         /// The ANA group.
         group: u32,
         /// For the result.
         number: Number,
+        /// Whether commands in flight can be expected to end.
+        is_planned: bool,
     },
 }
 

@@ -97,6 +97,14 @@ impl GroupState {
         self.images == Images::Idle
     }
 
+    /// Whether commands of hosts may be in flight.
+    pub(crate) fn may_have_commands(&self) -> bool {
+        matches!(
+            self.images,
+            Images::Open | Images::Serving { .. } | Images::Closing { .. }
+        )
+    }
+
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self.images, Images::Serving { .. })
     }
@@ -159,14 +167,20 @@ impl GroupState {
                 })
             }
             Images::Open if !is_mine || self.lost.is_some() || group.phase == Phase::Releasing => {
-                Some(self.close(view, numbers))
+                Some(self.close(view, group, numbers))
+            }
+            Images::Open if view.has_lapsed => {
+                let error = "its lease has lapsed";
+                self.lost = Some(error.to_owned());
+                self.fail(now, error, &view.config.timing);
+                Some(self.close(view, group, numbers))
             }
             Images::Open if view.is_valid && group.phase == Phase::Serving => {
                 self.images = Images::Serving { since: now };
                 let epoch = self.epoch;
                 Some(Action::Serve { group: id, epoch })
             }
-            Images::Fenced { .. } if !is_mine => Some(self.close(view, numbers)),
+            Images::Fenced { .. } if !is_mine => Some(self.close(view, group, numbers)),
             Images::Fenced { clients, .. } if view.is_valid && group.clients == *clients => {
                 let call = call(view, numbers);
                 self.images = Images::Opening { call };
@@ -207,12 +221,14 @@ impl GroupState {
         })
     }
 
-    fn close(&mut self, view: &View<'_>, numbers: &mut Number) -> Action {
+    fn close(&mut self, view: &View<'_>, group: &Group, numbers: &mut Number) -> Action {
+        let is_planned = self.is_mine(view, group) && self.lost.is_none();
         let call = call(view, numbers);
         self.images = Images::Closing { call };
         Action::Close {
             group: self.config.id,
             number: call.number,
+            is_planned,
         }
     }
 

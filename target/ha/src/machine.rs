@@ -206,13 +206,15 @@ impl Machine {
         let operation = self.operation.as_ref();
         let operation = operation.map(|it| it.started + self.config.timing.record_timeout);
         let lapse = self.renewed_at.map(|at| at + self.config.validity());
-        // A lease that has lapsed causes nothing more.
-        let lapse = lapse.filter(|at| *at > self.last_poll);
+        let close = lapse.map(|at| at + self.config.timing.lease);
+        // Later, they cause nothing more.
+        let lapses = [lapse, close].into_iter().flatten();
+        let lapses = lapses.filter(|at| *at > self.last_poll);
         // During an operation, no read is due.
         let read = operation.is_none().then_some(self.read_at);
         let groups = self.groups.values().filter_map(GroupState::wakeup);
         let groups = groups.filter(|at| *at > self.last_poll);
-        groups.chain(operation).chain(lapse).chain(read).min()
+        groups.chain(operation).chain(lapses).chain(read).min()
     }
 
     /// A read has ended: version and contents, or `None` if there is no object.
@@ -394,8 +396,7 @@ impl Machine {
     /// [`next_wakeup`](Self::next_wakeup).
     pub fn poll(&mut self, now: Time) -> Option<Action> {
         self.last_poll = now.monotonic;
-        let is_idle = self.groups.values().all(GroupState::is_idle);
-        if self.is_stopping && is_idle && matches!(self.standing, Standing::Refused(_)) {
+        if self.is_stopping && self.may_stop_at_once(now) {
             self.standing = Standing::Stopped;
         }
         if self.standing == Standing::Stopped {
@@ -408,6 +409,15 @@ impl Machine {
             self.fail(now, format!("no result within {timeout:?}"));
         }
         self.poll_groups(now).or_else(|| self.poll_record(now))
+    }
+
+    /// Whether it can leave without a change of the record: other gateways find its lease expired,
+    /// and fence its clients.
+    fn may_stop_at_once(&self, now: Time) -> bool {
+        let may_have_commands = self.groups.values().any(GroupState::may_have_commands);
+        let is_refused = matches!(self.standing, Standing::Refused(_));
+        let has_failed = is_refused || self.last_error.is_some();
+        !may_have_commands && has_failed && !self.is_valid(now)
     }
 
     fn poll_groups(&mut self, now: Time) -> Option<Action> {
@@ -571,19 +581,33 @@ impl Machine {
     }
 
     fn view<'a>(&'a self, record: &'a Record, now: Time) -> View<'a> {
-        let is_member = self.standing == Standing::Member;
-        let is_recent = |at| now.monotonic.saturating_sub(at) < self.config.validity();
+        let is_valid = self.is_valid(now);
+        let longest = self.config.validity() + self.config.timing.lease;
+        let is_over = self.is_stopping && !is_valid || !self.is_renewed_within(now, longest);
+        // A gateway that was suspended tries first.
+        let has_lapsed = is_over && self.last_error.is_some();
         View {
             now,
             config: &self.config,
             me: &self.me,
             record,
             observer: &self.observer,
-            is_member,
-            is_valid: is_member && self.renewed_at.is_some_and(is_recent),
+            is_member: self.standing == Standing::Member,
+            is_valid,
+            has_lapsed,
             is_stopping: self.is_stopping,
             joined_at: self.joined_at,
         }
+    }
+
+    /// Whether it is a member, and its last renewal is recent enough to serve and to decide.
+    fn is_valid(&self, now: Time) -> bool {
+        self.standing == Standing::Member && self.is_renewed_within(now, self.config.validity())
+    }
+
+    fn is_renewed_within(&self, now: Time, time: Duration) -> bool {
+        let is_recent = |at| now.monotonic.saturating_sub(at) < time;
+        self.renewed_at.is_some_and(is_recent)
     }
 
     fn set_drained(&mut self, gateway: &str, drained: bool) -> Result<(), OrderError> {

@@ -19,6 +19,9 @@ pub(crate) struct View<'a> {
     pub(crate) is_member: bool,
     /// Whether it is a member and its last renewal is recent enough to serve and to decide.
     pub(crate) is_valid: bool,
+    /// Whether it must close its images: it cannot renew its lease, and has not been valid for one
+    /// lease, or stops.
+    pub(crate) has_lapsed: bool,
     /// Whether it releases all groups and stops.
     pub(crate) is_stopping: bool,
     /// When it became a member.

@@ -171,7 +171,12 @@ impl World {
         gateway.actions.push(match action {
             Action::Fence { group, clients, .. } => format!("Fence {group} {clients:?}"),
             Action::Open { group, .. } => format!("Open {group}"),
-            Action::Close { group, .. } => format!("Close {group}"),
+            Action::Close {
+                group,
+                is_planned: false,
+                ..
+            } => format!("Close {group}"),
+            Action::Close { group, .. } => format!("Close {group} (planned)"),
             Action::Serve { group, .. } => format!("Serve {group}"),
             Action::StopServing { group } => format!("StopServing {group}"),
             other => panic!("{other:?}"),
@@ -194,7 +199,7 @@ impl World {
                 let result = failed(gateway.fails_open);
                 gateway.machine.handle_opened(now, group, number, result);
             }
-            Action::Close { group, number } => {
+            Action::Close { group, number, .. } => {
                 let result = failed(gateway.fails_close);
                 gateway.machine.handle_closed(group, number, &result);
             }
@@ -404,6 +409,67 @@ fn stopped_gateway_hands_over_without_a_fence_and_leaves() {
     world.run(2000);
     assert_eq!(*world.at("b").machine.standing(), Standing::Stopped);
     assert_eq!(world.record().groups[&1].phase, Phase::Free);
+}
+
+/// It reads and writes nothing, as if the cluster did not respond.
+fn cut(world: &mut World, name: &'static str, ms: u64) {
+    for _ in 0..ms / 50 {
+        world.run(50);
+        let now = world.time();
+        let gateway = world.at(name);
+        while let Some(action) = gateway.machine.poll(now) {
+            match action {
+                Action::Read { .. } | Action::Write { .. } => {}
+                Action::Close {
+                    group,
+                    number,
+                    is_planned,
+                } => {
+                    assert!(!is_planned);
+                    gateway.actions.push(format!("Close {group}"));
+                    let error = Err("commands of hosts did not end".to_owned());
+                    gateway.machine.handle_closed(group, number, &error);
+                }
+                Action::StopServing { group } => drop(gateway.serving.remove(&group)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn owner_that_cannot_renew_for_another_lease_closes_its_images() {
+    let mut world = World::pair();
+    let clients = world.record().groups[&1].clients.clone();
+    world.at("b").is_suspended = true;
+    world.at("a").is_suspended = true;
+    cut(&mut world, "a", 4300);
+    assert!(world.at("a").serving.is_empty());
+    assert_ne!(world.at("a").actions.last().unwrap(), "Close 1");
+    cut(&mut world, "a", 1200);
+    assert_eq!(world.at("a").actions.last().unwrap(), "Close 1");
+    // When it can, it takes the group again, and fences its own clients.
+    world.at("a").is_suspended = false;
+    world.run(3000);
+    assert_eq!(world.serving(), [("a", 1)]);
+    assert_eq!(world.fences(), [format!("Fence 1 {clients:?}")]);
+    assert_eq!(world.record().groups[&1].epoch, 2);
+}
+
+#[test]
+fn gateway_that_cannot_renew_stops_without_the_record() {
+    let mut world = World::pair();
+    let now = world.time();
+    world.at("a").is_suspended = true;
+    world.at("a").machine.stop(now);
+    cut(&mut world, "a", 1000);
+    assert_ne!(*world.at("a").machine.standing(), Standing::Stopped);
+    cut(&mut world, "a", 1500);
+    assert_eq!(*world.at("a").machine.standing(), Standing::Stopped);
+    assert_eq!(world.at("a").actions.last().unwrap(), "Close 1");
+    world.run(4000);
+    assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
+    assert_eq!(world.fences().len(), 1);
 }
 
 #[test]

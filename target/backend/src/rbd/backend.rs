@@ -216,6 +216,10 @@ impl Backend for RbdBackend {
         self.queue.in_flight()
     }
 
+    fn abandon(&mut self) {
+        self.queue.abandon();
+    }
+
     fn close(&mut self, _ring: &mut Ring) -> Result<(), uring::RingError> {
         Ok(())
     }

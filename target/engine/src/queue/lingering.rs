@@ -92,6 +92,15 @@ impl QueuePair {
         }
     }
 
+    /// Of a connection that is over: what backing stores have of it counts as ended, if they are
+    /// those that `is_it` accepts.
+    pub(crate) fn abandon_store_ops(&mut self, is_it: impl Fn(u32) -> bool, io: &mut Io<'_>) {
+        if self.is_closing() && self.slots.stores().into_iter().all(is_it) {
+            self.core.quiesced();
+            io.resources.follow_ups |= self.core.take_follow_ups() & FollowUps::POLL_ALL;
+        }
+    }
+
     /// Removes operations that wait for a free slot of their backing store.
     fn remove_from_backlog(&mut self, io: &mut Io<'_>) {
         let (host, queue) = (self.host(), self.id);

@@ -102,7 +102,10 @@ impl<S: BackingStores> Reactor<S> {
 
     /// Makes data stable that hosts wrote and did not flush.
     fn start_flush(&mut self, now: Duration) {
-        let stores = self.stores.stores();
+        let closing = &self.closing_stores;
+        let is_abandoned = |store: &u32| closing.iter().any(|one| one.is_abandoned(*store));
+        let mut stores = self.stores.stores();
+        stores.retain(|store| !is_abandoned(store));
         let left = u32::try_from(stores.len()).unwrap_or(u32::MAX);
         for store in stores {
             let request = Request {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  order to close ──► InUse ─ no command uses it ─► Flushing ─► Idle ─ closed ─► reported
+//!                       └─────── order to abandon ──────┴─► Abandoned ─ closed ─┘
 //! ```
 
 use std::sync::mpsc::Sender;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use nvmeof_backend::{BackingStores, Claim, Done, Op, OpenError, Request};
 use nvmeof_rdma::{Address, ListenerId};
-use nvmeof_target_core::{DisconnectReason, Disconnected};
+use nvmeof_target_core::{DisconnectReason, Disconnected, FollowUps};
 
 use super::{Listening, Reactor};
 use crate::computed::Computed;
@@ -34,16 +35,26 @@ enum Stage {
     Flushing,
     /// Closed at `next`.
     Idle { next: Duration },
+    /// The same; what it has in flight is not waited for.
+    Abandoned { next: Duration },
 }
 
 /// How often to look for commands on a backing store that will be closed. Each time all
 /// commands in flight are examined.
 const IN_USE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
+/// How often to try to close a backing store that is abandoned.
+const ABANDONED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
 impl ClosingStore {
+    /// Whether its store is abandoned.
+    pub(super) fn is_abandoned(&self, store: u32) -> bool {
+        self.store == store && matches!(self.stage, Stage::Abandoned { .. })
+    }
+
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self.stage {
-            Stage::InUse { next } | Stage::Idle { next } => Some(next),
+            Stage::InUse { next } | Stage::Idle { next } | Stage::Abandoned { next } => Some(next),
             Stage::Flushing => None,
         }
     }
@@ -92,6 +103,7 @@ impl<S: BackingStores> Reactor<S> {
                         self.retire_store(store, claim, reply.clone(), now);
                     }
                 }
+                Order::Abandon { stores } => self.abandon_stores(&stores, now),
             }
         }
     }
@@ -182,10 +194,16 @@ impl<S: BackingStores> Reactor<S> {
                 }
                 true
             }
-            Stage::Idle { next } if now >= next => {
+            Stage::Idle { next } | Stage::Abandoned { next } if now >= next => {
                 if !self.stores.close(one.store) {
-                    let next = now + IN_USE_CHECK_INTERVAL;
-                    one.stage = Stage::Idle { next };
+                    one.stage = match one.stage {
+                        Stage::Abandoned { .. } => Stage::Abandoned {
+                            next: now + ABANDONED_CHECK_INTERVAL,
+                        },
+                        _ => Stage::Idle {
+                            next: now + IN_USE_CHECK_INTERVAL,
+                        },
+                    };
                     return true;
                 }
                 tracing::debug!(disk = one.store, "closed");
@@ -193,10 +211,35 @@ impl<S: BackingStores> Reactor<S> {
                 let _ = one.reply.send(one.store);
                 false
             }
-            Stage::InUse { .. } | Stage::Idle { .. } | Stage::Flushing => true,
+            _ => true,
         });
         self.closing_stores = closing_stores;
         any
+    }
+
+    fn abandon_stores(&mut self, stores: &[u32], now: Duration) {
+        let next = now;
+        for one in &mut self.closing_stores {
+            if stores.contains(&one.store) {
+                one.stage = Stage::Abandoned { next };
+                self.stores.abandon(one.store);
+            }
+        }
+        let closing = std::mem::take(&mut self.closing_stores);
+        let is_abandoned = |store: u32| closing.iter().any(|one| one.is_abandoned(store));
+        self.each_queue(now, |queue_pair, io| {
+            if stores.iter().any(|store| queue_pair.uses(*store)) {
+                queue_pair.abandon(
+                    "its backing store does not respond, and another gateway may serve it",
+                    io,
+                );
+                queue_pair.abandon_store_ops(is_abandoned, io);
+            }
+        });
+        if self.queues.abandon_store_ops(is_abandoned) {
+            self.resources.follow_ups |= FollowUps::POLL_ALL;
+        }
+        self.closing_stores = closing;
     }
 
     /// Whether a command may still use that backing store. Operations of closed queues
@@ -228,7 +271,7 @@ impl<S: BackingStores> Reactor<S> {
         if let Some(one) = self
             .closing_stores
             .iter_mut()
-            .find(|one| one.store == store)
+            .find(|one| one.store == store && one.stage == Stage::Flushing)
         {
             let next = Duration::ZERO;
             one.stage = Stage::Idle { next };

@@ -131,6 +131,18 @@ impl Queues {
         false
     }
 
+    /// Operations of closed queues count as ended for their controllers, if all commands of the
+    /// queue used backing stores that `is_it` accepts. Returns whether every reactor must poll its
+    /// queues.
+    pub(super) fn abandon_store_ops(&mut self, is_it: impl Fn(u32) -> bool) -> bool {
+        let mut must_poll = false;
+        for entry in &mut self.entries {
+            let departed = entry.departed.take_if(|it| it.uses_only(&is_it));
+            must_poll |= departed.is_some_and(Departed::release);
+        }
+        must_poll
+    }
+
     /// Whether a backing store that `is_it` accepts may be writing to `bytes` without a
     /// lock, or will be before `lock`.
     pub(super) fn may_write(

@@ -64,6 +64,12 @@ impl Departed {
             .filter(|_| self.in_flight.is_awaited())
     }
 
+    /// Whether its commands used no other backing stores than those that `is_it` accepts.
+    pub(super) fn uses_only(&self, is_it: impl Fn(u32) -> bool) -> bool {
+        let impacted = self.impacted.as_ref();
+        impacted.is_some_and(|it| it.stores.iter().all(|store| is_it(*store)))
+    }
+
     /// Backing stores have nothing of it any more. Returns whether every reactor must poll its
     /// queues.
     pub(super) fn release(self) -> bool {

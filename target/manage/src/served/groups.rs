@@ -179,7 +179,8 @@ impl Manager {
     /// uses them. They are closed when their clients are.
     ///
     /// # Errors
-    /// A reactor did not close one within `timeout`.
+    /// A reactor did not close one within `timeout`, because commands did not end. The connections
+    /// of hosts with such commands are closed.
     pub(crate) fn close_group(&self, group: u32, timeout: Duration) -> Result<(), String> {
         let until = Instant::now() + timeout;
         let mut state = self.lock();
@@ -197,12 +198,14 @@ impl Manager {
         let _ = self.serve_next(&mut state, next, &[], &[]);
         loop {
             state.pool.collect();
-            if !state.pool.is_closing_group(group) {
+            let closing = state.pool.closing_in(group);
+            if closing.is_empty() {
                 return Ok(());
             }
             if Instant::now() >= until {
+                self.reactors.abandon(&closing);
                 return Err(format!(
-                    "commands of hosts did not end within {} s",
+                    "commands of hosts did not end within {} s; their connections are closed",
                     timeout.as_secs()
                 ));
             }

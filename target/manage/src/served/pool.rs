@@ -294,10 +294,11 @@ impl Pool {
         &mut self.held
     }
 
-    /// Whether a backing store of that group is being closed.
-    pub(super) fn is_closing_group(&self, group: u32) -> bool {
-        let mut retired = self.retired.iter();
-        retired.any(|one| one.configured.group == Some(group))
+    /// The numbers of backing stores of that group that are being closed.
+    pub(super) fn closing_in(&self, group: u32) -> Vec<u32> {
+        let retired = self.retired.iter();
+        let its = retired.filter(|one| one.configured.group == Some(group));
+        its.map(|one| one.number).collect()
     }
 
     /// The backing stores, in the order of the namespaces.

@@ -271,6 +271,15 @@ impl Reactors {
         }
     }
 
+    /// Has every reactor close connections with commands on these backing stores, which are being
+    /// closed and whose operations do not end.
+    pub(super) fn abandon(&self, stores: &[u32]) {
+        for mailbox in self.mailboxes.iter() {
+            let stores = stores.to_vec();
+            mailbox.order(Order::Abandon { stores });
+        }
+    }
+
     /// The mailbox of each reactor.
     pub(super) fn mailboxes(&self) -> impl Iterator<Item = &Mailbox> {
         self.mailboxes.iter()

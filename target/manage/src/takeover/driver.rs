@@ -210,7 +210,12 @@ impl Driver {
             (Action::Open { number, .. }, Some(group)) => group.open(number),
             (Action::Serve { epoch, .. }, Some(group)) => group.serve(epoch),
             (Action::StopServing { .. }, Some(group)) => group.suspend(),
-            (Action::Close { number, .. }, Some(group)) => group.close(number),
+            (
+                Action::Close {
+                    number, is_planned, ..
+                },
+                Some(group),
+            ) => group.close(number, is_planned),
             _ => {}
         }
     }
@@ -234,7 +239,6 @@ impl Driver {
                 machine.handle_opened(now, group, number, result);
             }
             Event::Closed(group, number, result) => {
-                log_failure(group, "closing its images", result.as_ref().err());
                 machine.handle_closed(group, number, &result);
             }
             Event::NotServed(group, epoch, why) => {

@@ -20,6 +20,8 @@ const CLIENTS: usize = nvmeof_target_ha::MAX_CLIENTS;
 /// How long commands in flight, and then the images, may take to close. Together less than the
 /// machine waits for.
 const CLOSING: Duration = Duration::from_secs(12);
+/// The same if the cluster does not respond, or has fenced these clients.
+const CLOSING_LOST: Duration = Duration::from_secs(1);
 
 /// What is to be done with the images.
 enum Job {
@@ -27,7 +29,7 @@ enum Job {
     Open(Number),
     Serve(u64),
     Suspend,
-    Close(Number),
+    Close(Number, Duration),
 }
 
 /// A group on this gateway.
@@ -90,9 +92,10 @@ impl GroupDriver {
         self.worker.submit(Job::Suspend);
     }
 
-    pub(super) fn close(&self, number: Number) {
+    pub(super) fn close(&self, number: Number, is_planned: bool) {
         self.forbid();
-        self.worker.submit(Job::Close(number));
+        let timeout = if is_planned { CLOSING } else { CLOSING_LOST };
+        self.worker.submit(Job::Close(number, timeout));
     }
 
     fn forbid(&self) {
@@ -136,7 +139,17 @@ impl Worker {
                 tracing::warn!(group, "ANA group {group} is not served at present");
                 return;
             }
-            Job::Close(number) => Event::Closed(group, number, self.close()),
+            Job::Close(number, timeout) => {
+                let closed = self.close(timeout);
+                if let Err(why) = &closed {
+                    tracing::warn!(
+                        group,
+                        "ANA group {group}: images not closed: {why}; the next owner fences this \
+                         gateway"
+                    );
+                }
+                Event::Closed(group, number, closed)
+            }
         };
         // The driver has ended: the target has stopped.
         let _ = self.events.send(event);
@@ -145,7 +158,7 @@ impl Worker {
     fn fence(&self, former: &[String], deadline: Instant) -> Result<Vec<String>, String> {
         // A job that was replaced before it began.
         if get(&self.clients).is_some() {
-            let _ = self.close();
+            let _ = self.close(CLOSING);
         }
         let count = self.manager.images_in(self.group).div_ceil(IMAGES);
         let clients = RbdClients::connect(&self.access, count.clamp(1, CLIENTS), former);
@@ -179,10 +192,10 @@ impl Worker {
     }
 
     /// On success, no operation of the clients takes effect any more.
-    fn close(&self) -> Result<(), String> {
-        let closed = self.manager.close_group(self.group, CLOSING);
+    fn close(&self, timeout: Duration) -> Result<(), String> {
+        let closed = self.manager.close_group(self.group, timeout);
         let clients = replace(&self.clients, None);
-        let disconnected = clients.map_or(Ok(()), |clients| clients.close(CLOSING));
+        let disconnected = clients.map_or(Ok(()), |clients| clients.close(timeout));
         closed.and(disconnected)
     }
 }

@@ -17,6 +17,9 @@ use super::scene::{Event, Message, Node, Scene};
 /// Actions of a machine at one time, at most.
 const MOST_ACTIONS: u32 = 1000;
 
+/// How long an unplanned `Close` waits for commands in flight.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A timer of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Timer {
@@ -26,6 +29,8 @@ pub(super) enum Timer {
     Submit(Command, u64),
     /// A call to the cluster is given up, although it may take effect later.
     GiveUp(u64),
+    /// Commands of that group are not waited for any longer by that `Close`.
+    EndClose(u32, Number),
 }
 
 /// The images of a group.
@@ -239,6 +244,7 @@ impl Scene {
                 }
             }
             Timer::Submit(command, generation) => self.submit(at, command, generation),
+            Timer::EndClose(group, number) => self.end_close(at, group, number),
             Timer::GiveUp(token) => {
                 if let Some(Call::Record { number, is_write }) =
                     self.gateways[at].calls.remove(&token)
@@ -350,10 +356,18 @@ impl Scene {
                 images.is_serving = false;
                 images.generation += 1;
             }
-            Action::Close { group, number } => {
+            Action::Close {
+                group,
+                number,
+                is_planned,
+            } => {
                 self.begin(at, group, number, false);
                 self.images(at, group).is_closing = true;
                 self.continue_close(at, group);
+                if !is_planned {
+                    let timer = Timer::EndClose(group, number);
+                    self.set_timer(at, PATIENCE, timer);
+                }
             }
         }
     }
@@ -563,6 +577,19 @@ impl Scene {
             client,
         };
         self.call_osd(at, client, Call::Unlock(step), Op::Unlock(group));
+    }
+
+    /// Operations are outstanding. Hosts send their commands over another path.
+    fn end_close(&mut self, at: usize, group: u32, number: Number) {
+        let images = self.images(at, group);
+        if images.number != number || !images.is_closing {
+            return;
+        }
+        images.is_closing = false;
+        let error = Err(format!("{} commands did not end", images.outstanding));
+        self.tell(at, |machine, _| {
+            machine.handle_closed(group, number, &error);
+        });
     }
 
     pub(super) fn handle_command(&mut self, at: usize, command: Command) {

@@ -14,7 +14,9 @@ use super::Bench;
 use super::host::{Host, admin, ready, run};
 use super::io::command;
 use super::log::logged;
+use super::orders::close;
 use crate::Mail;
+use crate::mailbox::Order;
 
 const A_WHILE: Duration = Duration::from_millis(100);
 
@@ -143,6 +145,27 @@ fn delayed_reset_is_logged_with_its_backing_store() {
         bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
         let now = state(&mut bench, &mut sibling, sibling_qp);
         assert_eq!(now, CrossResetState::SUCCESS);
+    }
+}
+
+/// Whoever uses the storage again fences these operations first.
+#[test]
+fn reset_does_not_wait_for_operations_of_abandoned_stores() {
+    for is_gone in [false, true] {
+        let mut bench = Bench::new(96);
+        let (mut impacted, named, qp, mut sibling, sibling_qp) = impacted(&mut bench);
+        if is_gone {
+            impacted.provider.disconnect(qp);
+            bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
+        }
+        assert!(!reset(&mut bench, &mut sibling, sibling_qp, named));
+        let _closed = close(&bench);
+        let stores = vec![0];
+        bench.reactor.mailbox().order(Order::Abandon { stores });
+        bench.run_for(&mut [&mut impacted, &mut sibling], A_WHILE);
+        let now = state(&mut bench, &mut sibling, sibling_qp);
+        assert_eq!(now, CrossResetState::SUCCESS);
+        assert_eq!(bench.reactor.stores_mut().in_flight(), 2);
     }
 }
 

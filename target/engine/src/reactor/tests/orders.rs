@@ -14,7 +14,7 @@ use super::SoftConfig;
 use super::host::{ready, run};
 use super::io::command;
 use crate::failures::Failures;
-use crate::mailbox::{Order, Reply, ReplyReceiver};
+use crate::mailbox::{Mail, Order, Reply, ReplyReceiver};
 
 pub(super) fn claim() -> Claim {
     Claim::take(&"null:1M".parse().unwrap(), None).unwrap()
@@ -246,4 +246,51 @@ fn detach_closes_stalled_hosts_after_the_timeout() {
     assert_eq!(bench.reactor.queue_pairs(), 0);
     assert_eq!(receiver.try_recv(), Ok(()));
     bench.reactor.stores_mut().hold = false;
+}
+
+/// Operations that do not end.
+#[test]
+fn abandoned_store_closes_connections_with_commands_on_it() {
+    let mut bench = Bench::new(66);
+    let (mut host, mut other) = (bench.host(), bench.host());
+    let (_, qp) = ready(&mut bench, &mut host);
+    ready(&mut bench, &mut other);
+    bench.reactor.stores_mut().hold = true;
+    host.send_with(qp, command(io::WRITE, 0, 8), &[1; 4096]);
+    bench.until(&mut [&mut host], |bench, _| {
+        bench.reactor.stores_mut().in_flight() == 1
+    });
+    let receiver = close(&bench);
+    bench.run_for(&mut [&mut host, &mut other], Duration::from_secs(1));
+    assert_eq!(host.closed.len(), 0);
+    let stores = vec![0];
+    bench.reactor.mailbox().order(Order::Abandon { stores });
+    bench.run_for(&mut [&mut host, &mut other], Duration::from_secs(1));
+    assert!(host.closed.iter().any(|(closed, _)| *closed == qp));
+    assert_eq!(other.closed.len(), 0);
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    // It does not keep the reactor from stopping, although a flush would not end either.
+    bench.reactor.mailbox().send(Mail::DRAIN);
+    bench.run_for(&mut [&mut host, &mut other], Duration::from_secs(1));
+    assert!(bench.drained);
+    assert_eq!(bench.reactor.stores_mut().in_flight(), 1);
+}
+
+#[test]
+fn abandoned_store_is_closed_when_its_operations_end() {
+    let mut bench = Bench::new(67);
+    let mut host = bench.host();
+    let (_, qp) = ready(&mut bench, &mut host);
+    bench.reactor.stores_mut().hold = true;
+    host.send_with(qp, command(io::WRITE, 0, 8), &[1; 4096]);
+    bench.run_for(&mut [&mut host], Duration::from_millis(100));
+    let receiver = close(&bench);
+    let stores = vec![0];
+    bench.reactor.mailbox().order(Order::Abandon { stores });
+    bench.run_for(&mut [&mut host], Duration::from_secs(1));
+    assert_eq!(receiver.try_recv(), Err(TryRecvError::Empty));
+    bench.reactor.stores_mut().hold = false;
+    bench.run_for(&mut [&mut host], Duration::from_secs(1));
+    assert_eq!(receiver.try_recv(), Ok(0));
+    assert_eq!(bench.reactor.stores_mut().flushes, 0);
 }
