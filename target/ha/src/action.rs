@@ -20,6 +20,12 @@ pub enum Action {
         /// The new contents.
         bytes: Vec<u8>,
     },
+    /// Disconnect all hosts that are connected now, so that no command that they have sent begins
+    /// any more, then call `handle_disconnected`.
+    Disconnect {
+        /// For the result.
+        number: Number,
+    },
     /// Connect new clients for the images of the group; blocklist `clients`; then wait until each
     /// new client has the latest osdmap. Then call `handle_fenced` with the addresses of the new
     /// clients. They open no image yet. On an error, disconnect them. If `clients` is empty,

@@ -23,7 +23,9 @@ pub(crate) fn exclusion(view: &View<'_>, name: &str) -> Option<String> {
     }
     match view.observer.liveness(name) {
         Liveness::Expired(silence) => Some(expired(silence)),
-        Liveness::Alive | Liveness::Unknown => None,
+        Liveness::Alive | Liveness::Unknown => {
+            gateway.expired.then(|| "its lease has expired".to_owned())
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod action;
 mod candidates;
 mod config;
 mod group;
+mod lost;
 mod machine;
 mod observer;
 mod record;
@@ -27,6 +28,7 @@ mod why;
 
 pub use action::{Action, Number, Written};
 pub use config::{Config, ConfigError, Failback, GroupConfig, Time, Timing};
+pub use lost::{LostController, LostState};
 pub use machine::{Machine, OrderError, Standing};
 pub use observer::Liveness;
 pub use record::{

@@ -7,6 +7,7 @@ use crate::action::{Action, Number, Written};
 use crate::candidates::exclusion;
 use crate::config::{Config, ConfigError, Time};
 use crate::group::GroupState;
+use crate::lost::{LostController, LostState};
 use crate::observer::{Liveness, Observer};
 use crate::record::{
     Facts, Gateway, Group, Incarnation, MAX_GROUPS, Owner, Record, Wish, WishReason, is_name,
@@ -73,6 +74,20 @@ struct Known {
     record: Record,
     /// `None`: the object did not exist.
     version: Option<u64>,
+    /// When the operation began that read or wrote it.
+    begun: Duration,
+}
+
+/// Hosts whose earlier commands this gateway must not begin any more: others may have told them
+/// so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hosts {
+    /// There are none.
+    Current,
+    /// All that are connected when the record shows this process without `expired`.
+    Earlier,
+    /// The same; they are being disconnected.
+    Disconnecting(Number),
 }
 
 /// A read or a write of the record in progress.
@@ -98,6 +113,7 @@ pub struct Machine {
     groups: BTreeMap<u32, GroupState>,
     orders: Vec<Order>,
     is_stopping: bool,
+    hosts: Hosts,
     /// Start of the last write that took effect.
     renewed_at: Option<Duration>,
     joined_at: Duration,
@@ -133,6 +149,7 @@ impl Machine {
                 .collect(),
             orders: Vec::new(),
             is_stopping: false,
+            hosts: Hosts::Current,
             renewed_at: None,
             joined_at: now.monotonic,
             read_at: now.monotonic,
@@ -234,16 +251,27 @@ impl Machine {
                 self.has_seen_record = true;
                 self.observer
                     .handle_record(&record, operation.started, now.monotonic);
-                self.know(now, Known { record, version });
+                let begun = operation.started;
+                self.know(
+                    now,
+                    Known {
+                        record,
+                        version,
+                        begun,
+                    },
+                );
                 self.is_current = true;
                 self.last_error = None;
             }
             Ok(Some((_, Err(error)))) => self.refuse(error.into()),
             Ok(None) if self.has_seen_record => self.refuse(Refusal::Removed),
             Ok(None) => {
-                let record = Record::default();
-                let version = None;
-                self.know(now, Known { record, version });
+                let known = Known {
+                    record: Record::default(),
+                    version: None,
+                    begun: operation.started,
+                };
+                self.know(now, known);
                 self.is_current = true;
             }
             Err(error) => self.fail(now, error),
@@ -261,9 +289,16 @@ impl Machine {
                 self.renewed_at = Some(operation.started);
                 self.is_renewal_due = false;
                 self.orders.drain(..orders.min(self.orders.len()));
-                let version = Some(version);
+                let (version, begun) = (Some(version), operation.started);
                 self.has_seen_record = true;
-                self.know(now, Known { record, version });
+                self.know(
+                    now,
+                    Known {
+                        record,
+                        version,
+                        begun,
+                    },
+                );
                 self.is_current = true;
                 self.last_error = None;
             }
@@ -306,6 +341,27 @@ impl Machine {
         if let Some(state) = self.groups.get_mut(&group) {
             state.handle_closed(number, result);
         }
+    }
+
+    /// A `Disconnect` has ended.
+    pub fn handle_disconnected(&mut self, number: Number) {
+        if self.hosts == Hosts::Disconnecting(number) {
+            self.hosts = Hosts::Current;
+        }
+    }
+
+    /// A host asks about a controller of another gateway that it has lost; `None` if no other
+    /// gateway in the record assigns that identifier.
+    #[must_use]
+    pub fn ask_lost(&self, now: Time, cntlid: u16) -> Option<LostController> {
+        LostController::of(self.record()?, &self.me.gateway, cntlid, now.monotonic)
+    }
+
+    /// What is known of it now. Call it after each read or write of the record.
+    pub fn judge_lost(&self, now: Time, lost: &mut LostController) -> LostState {
+        self.known.as_ref().map_or(LostState::Pending, |known| {
+            lost.judge(&known.record, known.begun, now.monotonic)
+        })
     }
 
     /// The images that were opened in `epoch` can no longer be used: their clients are
@@ -408,7 +464,25 @@ impl Machine {
             self.operation = None;
             self.fail(now, format!("no result within {timeout:?}"));
         }
-        self.poll_groups(now).or_else(|| self.poll_record(now))
+        let action = self.poll_hosts().or_else(|| self.poll_groups(now));
+        action.or_else(|| self.poll_record(now))
+    }
+
+    fn poll_hosts(&mut self) -> Option<Action> {
+        let is_due =
+            self.hosts == Hosts::Earlier && self.own_entry().is_some_and(|entry| !entry.expired);
+        is_due.then(|| {
+            self.last_number += 1;
+            let number = self.last_number;
+            self.hosts = Hosts::Disconnecting(number);
+            Action::Disconnect { number }
+        })
+    }
+
+    /// This process in the record.
+    fn own_entry(&self) -> Option<&Gateway> {
+        let entry = self.record()?.gateways.get(&self.me.gateway);
+        entry.filter(|entry| entry.incarnation == self.me.incarnation)
     }
 
     /// Whether it can leave without a change of the record: other gateways find its lease expired,
@@ -512,8 +586,16 @@ impl Machine {
             facts: self.config.facts.clone(),
             drained: next.gateways.get(name).is_some_and(|it| it.drained),
             stopped: self.is_stopping && is_idle && !owns,
+            expired: false,
         };
         next.gateways.insert(name.clone(), gateway);
+        if view.is_valid {
+            for (name, gateway) in &mut next.gateways {
+                let liveness = self.observer.liveness(name);
+                let is_out = matches!(liveness, Liveness::Expired(_)) && !view.is_me(name);
+                gateway.expired |= is_out && !gateway.stopped;
+            }
+        }
         if !self.is_renewal_due && next == known.record {
             return None;
         }
@@ -537,6 +619,8 @@ impl Machine {
         let entry = known.record.gateways.get(&self.me.gateway);
         let is_own = |entry: &&Gateway| entry.incarnation == self.me.incarnation;
         let was_member = self.standing == Standing::Member;
+        let is_own_first = entry.filter(is_own).is_some() && self.own_entry().is_none();
+        let is_expired = entry.filter(is_own).is_some_and(|own| own.expired);
         let is_final = matches!(
             self.standing,
             Standing::Refused(Refusal::Replaced { .. } | Refusal::Removed)
@@ -558,6 +642,10 @@ impl Machine {
         if self.standing == Standing::Member && !was_member {
             self.joined_at = now.monotonic;
         }
+        // Of its own before, or those that a host lost just when it replaced another process.
+        if is_expired || is_own_first && self.had_predecessor() {
+            self.hosts = Hosts::Earlier;
+        }
         let mut groups = std::mem::take(&mut self.groups);
         let view = self.view(&known.record, now);
         let none = Group::default();
@@ -566,6 +654,14 @@ impl Machine {
         }
         self.groups = groups;
         self.known = Some(known);
+    }
+
+    /// Whether the record that is known shows another process under its name.
+    fn had_predecessor(&self) -> bool {
+        let entry = self
+            .record()
+            .and_then(|it| it.gateways.get(&self.me.gateway));
+        entry.is_some_and(|entry| entry.incarnation != self.me.incarnation)
     }
 
     fn refuse(&mut self, refusal: Refusal) {
@@ -602,7 +698,9 @@ impl Machine {
 
     /// Whether it is a member, and its last renewal is recent enough to serve and to decide.
     fn is_valid(&self, now: Time) -> bool {
-        self.standing == Standing::Member && self.is_renewed_within(now, self.config.validity())
+        self.standing == Standing::Member
+            && self.hosts == Hosts::Current
+            && self.is_renewed_within(now, self.config.validity())
     }
 
     fn is_renewed_within(&self, now: Time, time: Duration) -> bool {

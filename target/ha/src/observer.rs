@@ -131,9 +131,11 @@ mod tests {
             facts: Facts {
                 controller_ids: ControllerIds { first: 1, last: 2 },
                 shared: BTreeMap::new(),
+                has_others: false,
             },
             drained: false,
             stopped: false,
+            expired: false,
         };
         record.gateways.insert("a".to_owned(), gateway);
         record

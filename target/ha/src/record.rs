@@ -67,6 +67,9 @@ pub struct Facts {
     pub controller_ids: ControllerIds,
     /// Must agree, by name: serial number, NQN, a digest of the namespaces.
     pub shared: BTreeMap<String, String>,
+    /// Whether its controllers also have namespaces in no group: other gateways know nothing of
+    /// commands for these.
+    pub has_others: bool,
 }
 
 impl Facts {
@@ -109,6 +112,9 @@ pub struct Gateway {
     pub drained: bool,
     /// Whether it stopped and released all groups.
     pub stopped: bool,
+    /// Whether another gateway found its lease expired. Before it serves a group again, it
+    /// disconnects all hosts: see [`Machine::ask_lost`](crate::Machine::ask_lost).
+    pub expired: bool,
 }
 
 /// State of a group in the record.
@@ -452,6 +458,7 @@ mod tests {
             shared: (0..MAX_FACTS)
                 .map(|at| (format!("{at:0256}"), text()))
                 .collect(),
+            has_others: false,
         };
         let gateway = Gateway {
             incarnation: Incarnation(u128::MAX),
@@ -459,6 +466,7 @@ mod tests {
             facts,
             drained: true,
             stopped: false,
+            expired: false,
         };
         for at in 0..MAX_GATEWAYS {
             record.gateways.insert(name(at), gateway.clone());

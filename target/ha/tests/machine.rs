@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nvmeof_target_ha::{
-    Action, Config, ControllerIds, Facts, Failback, GroupConfig, Incarnation, Machine, OrderError,
-    Phase, Record, Refusal, Standing, Time, Timing, WishReason, Written,
+    Action, Config, ControllerIds, Facts, Failback, GroupConfig, Incarnation, LostController,
+    LostState, Machine, OrderError, Phase, Record, Refusal, Standing, Time, Timing, WishReason,
+    Written,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -30,6 +31,7 @@ fn config(name: &str, at: u16) -> Config {
                 last: first + 999,
             },
             shared: BTreeMap::from([("serial".to_owned(), "S1".to_owned())]),
+            has_others: false,
         },
         groups: vec![group(1, ["a", "b"]), group(2, ["b", "a"])],
         timing: Timing::default(),
@@ -49,6 +51,10 @@ struct Gateway {
     fails_close: bool,
     /// Replies of writes are lost, although the writes take effect.
     loses_replies: bool,
+    /// `Disconnect` does not end.
+    keeps_hosts: bool,
+    /// The number of the last one.
+    disconnecting: u64,
 }
 
 struct World {
@@ -92,6 +98,8 @@ impl World {
             fails_fence: false,
             fails_close: false,
             loses_replies: false,
+            keeps_hosts: false,
+            disconnecting: 0,
         };
         self.gateways.insert(name, gateway);
     }
@@ -179,6 +187,7 @@ impl World {
             Action::Close { group, .. } => format!("Close {group} (planned)"),
             Action::Serve { group, .. } => format!("Serve {group}"),
             Action::StopServing { group } => format!("StopServing {group}"),
+            Action::Disconnect { .. } => "Disconnect".to_owned(),
             other => panic!("{other:?}"),
         });
         let failed = |fails: bool| match fails {
@@ -202,6 +211,12 @@ impl World {
             Action::Close { group, number, .. } => {
                 let result = failed(gateway.fails_close);
                 gateway.machine.handle_closed(group, number, &result);
+            }
+            Action::Disconnect { number } => {
+                gateway.disconnecting = number;
+                if !gateway.keeps_hosts {
+                    gateway.machine.handle_disconnected(number);
+                }
             }
             Action::Serve { group, .. } => drop(gateway.serving.insert(group)),
             Action::StopServing { group } => drop(gateway.serving.remove(&group)),
@@ -262,7 +277,8 @@ fn failed_gateway_is_fenced_and_replaced_within_lease_and_two_renewals() {
     assert!(world.at("a").serving.is_empty());
     world.run(20_000);
     assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
-    assert_eq!(world.at("a").actions.last().unwrap(), "Close 1");
+    let actions = &world.at("a").actions;
+    assert!(actions.ends_with(&["Close 1".to_owned(), "Disconnect".to_owned()]));
 }
 
 #[test]
@@ -470,6 +486,113 @@ fn gateway_that_cannot_renew_stops_without_the_record() {
     world.run(4000);
     assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
     assert_eq!(world.fences().len(), 1);
+}
+
+/// What gateway `b` knows of it.
+fn judge(world: &World, lost: &mut LostController) -> LostState {
+    let now = world.time();
+    world.gateways["b"].machine.judge_lost(now, lost)
+}
+
+fn ask(world: &World, cntlid: u16) -> Option<LostController> {
+    let now = world.time();
+    world.gateways["b"].machine.ask_lost(now, cntlid)
+}
+
+/// The first controller of gateway `a`.
+fn lost_controller(world: &World) -> LostController {
+    let ids = world.record().gateways["a"].facts.controller_ids;
+    ask(world, ids.first).unwrap()
+}
+
+#[test]
+fn controller_of_a_failed_gateway_has_ended_when_all_its_clients_are_fenced() {
+    let mut world = World::pair();
+    world.at("a").is_suspended = true;
+    let mut lost = lost_controller(&world);
+    world.at("b").fails_fence = true;
+    world.run(6000);
+    assert!(world.record().gateways["a"].expired);
+    assert_eq!(judge(&world, &mut lost), LostState::Pending);
+    world.at("b").fails_fence = false;
+    world.run(10_000);
+    assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
+    assert_eq!(judge(&world, &mut lost), LostState::Ended);
+    // It continues, and disconnects its hosts before it can serve.
+    world.at("a").is_suspended = false;
+    world.run(1000);
+    assert!(!world.record().gateways["a"].expired);
+    assert_eq!(disconnects_of(&mut world, "a"), 1);
+    let now = world.time();
+    world.at("b").machine.move_group(now, 1, "a").unwrap();
+    world.run(2000);
+    assert_eq!(world.serving(), [("a", 1), ("b", 2)]);
+    // It is alive again: nothing is known of controllers that were connected since.
+    let mut later = lost_controller(&world);
+    world.run(1000);
+    assert_eq!(judge(&world, &mut later), LostState::Pending);
+    world.run(1500);
+    assert_eq!(judge(&world, &mut later), LostState::Unknown);
+    assert_eq!(disconnects_of(&mut world, "a"), 1);
+}
+
+fn disconnects_of(world: &mut World, name: &str) -> usize {
+    let actions = world.at(name).actions.iter();
+    actions.filter(|it| *it == "Disconnect").count()
+}
+
+#[test]
+fn gateway_serves_nothing_until_its_hosts_are_disconnected() {
+    let mut world = World::new([("a", config("a", 0))]);
+    world.run(5000);
+    assert_eq!(disconnects_of(&mut world, "a"), 0);
+    world.at("a").keeps_hosts = true;
+    let mut record = world.record();
+    record.gateways.get_mut("a").unwrap().expired = true;
+    world.bytes = record.to_bytes().unwrap();
+    world.version = world.version.map(|version| version + 1);
+    world.run(3000);
+    assert!(!world.record().gateways["a"].expired);
+    assert_eq!(disconnects_of(&mut world, "a"), 1);
+    assert!(world.serving().is_empty());
+    let number = world.at("a").disconnecting;
+    world.at("a").machine.handle_disconnected(number - 1);
+    world.run(1000);
+    assert!(world.serving().is_empty());
+    world.at("a").machine.handle_disconnected(number);
+    world.run(1000);
+    assert_eq!(world.serving(), [("a", 1), ("a", 2)]);
+}
+
+#[test]
+fn process_that_replaces_another_one_disconnects_its_hosts() {
+    let mut world = World::pair();
+    world.gateways.remove("a");
+    let mut lost = lost_controller(&world);
+    world.run(1000);
+    assert_eq!(judge(&world, &mut lost), LostState::Pending);
+    world.start("a", config("a", 0), 99);
+    world.run(8000);
+    assert_eq!(world.record().gateways["a"].incarnation, Incarnation(99));
+    assert_eq!(disconnects_of(&mut world, "a"), 1);
+    assert_eq!(judge(&world, &mut lost), LostState::Ended);
+}
+
+#[test]
+fn nothing_is_known_of_controllers_of_a_gateway_with_other_namespaces() {
+    let mut world = World::pair();
+    assert!(ask(&world, 0).is_none() && ask(&world, u16::MAX).is_none());
+    let own = world.record().gateways["b"].facts.controller_ids;
+    assert!(ask(&world, own.first).is_none());
+    let mut facts = config("a", 0).facts;
+    facts.has_others = true;
+    world.at("a").machine.set_facts(facts).unwrap();
+    world.run(1000);
+    world.at("a").is_suspended = true;
+    let mut lost = lost_controller(&world);
+    world.run(6000);
+    assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
+    assert_eq!(judge(&world, &mut lost), LostState::Unknown);
 }
 
 #[test]

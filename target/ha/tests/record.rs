@@ -28,8 +28,8 @@ fn counter() -> impl Strategy<Value = u64> {
 fn gateway() -> impl Strategy<Value = Gateway> {
     let shared = btree_map(text(), text(), 0..4);
     let ids = (any::<u16>(), any::<u16>());
-    (any::<u128>(), counter(), shared, ids, any::<(bool, bool)>()).prop_map(
-        |(incarnation, heartbeat, shared, (one, two), (drained, stopped))| Gateway {
+    (any::<u128>(), counter(), shared, ids, any::<[bool; 4]>()).prop_map(
+        |(incarnation, heartbeat, shared, (one, two), bits)| Gateway {
             incarnation: Incarnation(incarnation),
             heartbeat,
             facts: Facts {
@@ -38,9 +38,11 @@ fn gateway() -> impl Strategy<Value = Gateway> {
                     last: one.max(two),
                 },
                 shared,
+                has_others: bits[0],
             },
-            drained,
-            stopped,
+            drained: bits[1],
+            stopped: bits[2],
+            expired: bits[3],
         },
     )
 }

@@ -24,6 +24,7 @@ fn machine() -> Machine {
         facts: Facts {
             controller_ids: ControllerIds { first: 1, last: 99 },
             shared: BTreeMap::new(),
+            has_others: false,
         },
         groups: vec![group(1, ["gw1", "gw2"]), group(2, ["gw2", "gw1"])],
         timing: Timing::default(),

@@ -139,6 +139,7 @@ impl Scene {
                     last: first + 999,
                 },
                 shared: BTreeMap::from([("serial".to_owned(), "S1".to_owned())]),
+                has_others: false,
             },
             groups: groups.collect(),
             timing: Timing {
