@@ -27,6 +27,8 @@ pub enum Mechanism {
     MapWaitWithoutFence,
     /// Clients are recorded before they open images.
     RecordBeforeUse,
+    /// A gateway whose lease has expired disconnects its hosts before it serves again.
+    Disconnect,
 }
 
 /// Faults of a run.
@@ -39,6 +41,9 @@ pub enum Faults {
     /// An owner is suspended, and the next owner moves the group before the first one continues.
     /// OSDs learn of new maps late, and most objects are used rarely.
     Successive,
+    /// An owner is suspended and cut off from the host, loses its group, and gets it back before
+    /// the commands of the host arrive.
+    Returning,
 }
 
 /// Faults and mechanisms of a run.
@@ -79,6 +84,8 @@ pub struct Report {
     pub fenced: u64,
     /// Operations of blocklisted clients that were refused.
     pub refused: u64,
+    /// Controllers of another gateway that a gateway confirmed to have ended.
+    pub ended: u64,
     /// Groups that were given up.
     pub given_up: u64,
     /// Hash of the trace: the same for the same seed.

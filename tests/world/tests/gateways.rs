@@ -38,17 +38,19 @@ const fn row(faults: Faults, without: Option<Mechanism>, share: u64) -> Row {
     }
 }
 
-const ROWS: [Row; 7] = {
-    use Faults::{Any, Planned, Successive};
-    use Mechanism::{Fence, MapWait, MapWaitWithoutFence, RecordBeforeUse};
+const ROWS: [Row; 9] = {
+    use Faults::{Any, Planned, Returning, Successive};
+    use Mechanism::{Disconnect, Fence, MapWait, MapWaitWithoutFence, RecordBeforeUse};
     [
-        row(Any, None, 65),
+        row(Any, None, 55),
         row(Planned, None, 10),
         row(Successive, None, 5),
+        row(Returning, None, 5),
         row(Any, Some(Fence), 5),
         row(Any, Some(MapWait), 5),
         row(Successive, Some(MapWaitWithoutFence), 5),
         row(Any, Some(RecordBeforeUse), 5),
+        row(Returning, Some(Disconnect), 5),
     ]
 };
 
@@ -74,6 +76,7 @@ impl Outcome {
                 self.total.takeovers += report.takeovers;
                 self.total.fenced += report.fenced;
                 self.total.refused += report.refused;
+                self.total.ended += report.ended;
                 self.total.given_up += report.given_up;
             }
             Err(failure) if fails && failure.is_violation => self.violations += 1,
@@ -161,7 +164,7 @@ fn writes_are_undone_only_without_a_mechanism() {
         let (count, stop) = match (all, row.fails) {
             (Some(all), _) if only.is_some() => (all, false),
             (Some(all), _) => (all * row.share / 100, false),
-            (None, false) => (SEEDS * row.share / 80, false),
+            (None, false) => (SEEDS * row.share / 75, false),
             (None, true) => (ENOUGH, true),
         };
         let outcome = run_row(row, count, stop);

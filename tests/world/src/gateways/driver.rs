@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use nvmeof_rdma_layers::Dice;
 use nvmeof_target_ha::{
-    Action, Config, ControllerIds, Facts, GroupConfig, Incarnation, Machine, Number, Standing,
-    Time, Timing, Written,
+    Action, Config, ControllerIds, Facts, GroupConfig, Incarnation, LostController, LostState,
+    Machine, Number, Standing, Time, Timing, Written,
 };
 
 use super::Mechanism;
 use super::ceph::{ClientId, Op, Order, Reply, ReplyTo, Request};
-use super::hosts::{Command, Response};
+use super::hosts::{Ask, Command, KEEP_ALIVE, Response};
 use super::scene::{Event, Message, Node, Scene};
 
 /// Actions of a machine at one time, at most.
@@ -83,6 +83,10 @@ pub(super) struct GatewayNode {
     last_token: u64,
     last_poll: u64,
     last_submit: Duration,
+    /// The first connection of each host that is open.
+    open: BTreeMap<usize, u64>,
+    /// Questions of hosts that have no answer yet.
+    asked: Vec<(Ask, LostController)>,
     pub(super) open_fails: bool,
     /// When it starts again after it has stopped.
     restart: Option<Duration>,
@@ -98,6 +102,12 @@ impl GatewayNode {
 
     pub(super) fn may_suspend(&self) -> bool {
         self.machine.is_some() && !self.is_suspended
+    }
+
+    /// Whether a command arrives on a connection that is open.
+    pub(super) fn accepts(&self, host: usize, command: &Command, now: Duration) -> bool {
+        let first = self.open.get(&host).copied().unwrap_or(0);
+        command.connection >= first && now < command.sent + KEEP_ALIVE
     }
 
     pub(super) fn is_serving(&self, group: u32) -> bool {
@@ -171,14 +181,66 @@ impl Scene {
 
     /// What it has sent still arrives.
     fn end_process(&mut self, at: usize) {
+        self.disconnect(at);
         let node = &mut self.gateways[at];
         node.machine = None;
+        node.asked.clear();
         node.process += 1;
         node.images.clear();
         node.calls.clear();
         node.held.clear();
         node.is_suspended = false;
         node.restart = None;
+    }
+
+    /// Closes all connections of hosts.
+    fn disconnect(&mut self, at: usize) {
+        for host in 0..self.plan.hosts {
+            self.connections[host][at] += 1;
+            let first = self.connections[host][at];
+            self.gateways[at].open.insert(host, first);
+        }
+    }
+
+    pub(super) fn handle_ask(&mut self, at: usize, ask: Ask) {
+        let now = time(self, at);
+        let node = &mut self.gateways[at];
+        let Some(machine) = &node.machine else {
+            return;
+        };
+        let cntlid = 1000 * u16::try_from(ask.gateway).unwrap() + 1;
+        match machine.ask_lost(now, cntlid) {
+            Some(lost) => node.asked.push((ask, lost)),
+            None => self.answer(at, ask, LostState::Unknown),
+        }
+    }
+
+    fn answer(&mut self, at: usize, ask: Ask, state: LostState) {
+        let host = Node::Host(self.tasks[ask.task].host);
+        let message = Message::Answer(ask, state);
+        self.send(Node::Gateway(at), host, u64::MAX - ask.attempt, message);
+    }
+
+    fn answer_hosts(&mut self, at: usize) {
+        let now = time(self, at);
+        let node = &mut self.gateways[at];
+        let (Some(machine), mut asked) = (&node.machine, std::mem::take(&mut node.asked)) else {
+            return;
+        };
+        let mut answers = Vec::new();
+        asked.retain_mut(|(ask, lost)| {
+            let state = machine.judge_lost(now, lost);
+            let is_known = state != LostState::Pending;
+            if is_known {
+                answers.push((*ask, state));
+            }
+            !is_known
+        });
+        node.asked = asked;
+        for (ask, state) in answers {
+            self.say(format_args!("gateway {at}: {ask:?}: {state:?}"));
+            self.answer(at, ask, state);
+        }
     }
 
     pub(super) fn stop(&mut self, at: usize, restart: Duration) {
@@ -344,6 +406,14 @@ impl Scene {
                 let late = [0, 0, 1, 3][self.dice.below(4)];
                 self.call_monitor(at, Call::Connect(step, clients), Order::Connect(late));
             }
+            Action::Disconnect { number } => {
+                if !self.plan.mode.lacks(Mechanism::Disconnect) {
+                    self.disconnect(at);
+                }
+                if let Some(machine) = &mut self.gateways[at].machine {
+                    machine.handle_disconnected(number);
+                }
+            }
             Action::Open { group, number } => {
                 let step = self.begin(at, group, number, false);
                 self.call_osd(at, step.client, Call::Lock(step), Op::Lock(group));
@@ -473,6 +543,7 @@ impl Scene {
                 _ => machine.handle_written(now, number, Written::Conflict),
             }
         }
+        self.answer_hosts(at);
         self.poll_machine(at);
     }
 
@@ -595,7 +666,8 @@ impl Scene {
 
     pub(super) fn handle_command(&mut self, at: usize, command: Command) {
         if self.gateways[at].machine.is_none() {
-            return;
+            // It cannot connect.
+            return self.respond(at, command, Response::Inaccessible);
         }
         let images = self.images(at, command.object.group);
         if !images.is_serving {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nvmeof_target_ha::LostState;
+
 use super::ceph::ObjectId;
 use super::scene::{Event, Message, Node, Scene};
 
@@ -9,6 +11,31 @@ use super::scene::{Event, Message, Node, Scene};
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before a command that was refused is sent again.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// A controller that a host has lost is quiet after this time: the gateway has found that the host
+/// is silent.
+const QUIET: Duration = Duration::from_secs(30);
+/// A gateway closes a connection on which nothing has arrived for this time.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(25);
+/// How long a host waits for an answer of a gateway about a lost controller.
+const ANSWER: Duration = Duration::from_secs(6);
+
+/// The question of a task whether the controller that it has lost at `gateway` has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) task: usize,
+    pub(super) attempt: u64,
+    pub(super) gateway: usize,
+}
+
+/// A controller that a task has lost.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    gateway: usize,
+    since: Duration,
+    /// No gateway knows whether it has ended.
+    is_unknown: bool,
+}
 
 /// A command of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +48,8 @@ pub(super) struct Command {
     pub(super) object: ObjectId,
     /// The number to write; `None`: read.
     pub(super) write: Option<u64>,
+    /// When it was sent.
+    pub(super) sent: Duration,
 }
 
 /// The response to a command.
@@ -41,6 +70,8 @@ pub(super) struct Task {
     path: usize,
     attempt: u64,
     current: Option<Call>,
+    /// Controllers that may still have a command of the current call.
+    lost: Vec<Lost>,
     pub(super) last_end: Duration,
     /// Longest time between two calls.
     pub(super) pause: Duration,
@@ -64,6 +95,7 @@ impl Task {
             path: 0,
             attempt: 0,
             current: None,
+            lost: Vec::new(),
             last_end: Duration::ZERO,
             pause,
         }
@@ -101,6 +133,7 @@ impl Scene {
             connection,
             object: call.object,
             write: call.write,
+            sent: self.now,
         };
         let to = Node::Gateway(path);
         self.send(Node::Host(host), to, connection, Message::Command(command));
@@ -124,7 +157,77 @@ impl Scene {
         if self.connections[host][path] == call.connection {
             self.connections[host][path] += 1;
         }
-        self.run_task(at);
+        // Only a write can do harm.
+        if self.plan.has_late_commands && call.write.is_some() {
+            let lost = Lost {
+                gateway: path,
+                since: self.now,
+                is_unknown: false,
+            };
+            self.tasks[at].lost.push(lost);
+        }
+        self.fence(at);
+    }
+
+    /// Sends the current call again when all controllers that may have it are quiet.
+    fn fence(&mut self, at: usize) {
+        let (now, count) = (self.now, self.plan.gateways);
+        let task = &mut self.tasks[at];
+        task.lost.retain(|lost| now < lost.since + QUIET);
+        task.attempt += 1;
+        let Some(lost) = task.lost.first().copied() else {
+            return self.run_task(at);
+        };
+        let attempt = task.attempt;
+        let event = Event::Fencing { task: at, attempt };
+        if lost.is_unknown {
+            return self.after(lost.since + QUIET - now, event);
+        }
+        if task.path == lost.gateway {
+            task.path = (task.path + 1) % count;
+        }
+        let (host, path) = (task.host, task.path);
+        let ask = Ask {
+            task: at,
+            attempt,
+            gateway: lost.gateway,
+        };
+        // As of another connection: it overtakes commands.
+        let session = u64::MAX - attempt;
+        self.send(
+            Node::Host(host),
+            Node::Gateway(path),
+            session,
+            Message::Ask(ask),
+        );
+        self.after(ANSWER, event);
+    }
+
+    pub(super) fn handle_fencing(&mut self, at: usize, attempt: u64) {
+        if self.tasks[at].attempt == attempt {
+            let task = &mut self.tasks[at];
+            task.path = (task.path + 1) % self.plan.gateways;
+            self.fence(at);
+        }
+    }
+
+    pub(super) fn handle_answer(&mut self, ask: Ask, state: LostState) {
+        let task = &mut self.tasks[ask.task];
+        if task.attempt != ask.attempt {
+            return;
+        }
+        match state {
+            LostState::Ended => {
+                self.report.ended += 1;
+                task.lost.retain(|lost| lost.gateway != ask.gateway);
+            }
+            _ => {
+                let its = task.lost.iter_mut();
+                its.filter(|lost| lost.gateway == ask.gateway)
+                    .for_each(|lost| lost.is_unknown = true);
+            }
+        }
+        self.fence(ask.task);
     }
 
     pub(super) fn handle_response(&mut self, command: Command, response: Response) {

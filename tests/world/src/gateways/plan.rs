@@ -33,6 +33,9 @@ pub(super) struct Plan {
     /// Chance that a record operation is given up although it takes effect later.
     pub(super) given_up: OneIn,
     pub(super) failback: Failback,
+    /// Commands on connections that hosts have closed still arrive. Hosts therefore fence the
+    /// controllers that they lost.
+    pub(super) has_late_commands: bool,
     /// Longest times between two calls; each task draws one of them.
     pub(super) pauses: Vec<Duration>,
     /// How long there are faults.
@@ -110,6 +113,7 @@ impl Plan {
                 0 => Failback::Never,
                 _ => Failback::After(MILLI(2000 + dice.roll() % 4000)),
             },
+            has_late_commands: !is_planned && dice.happens(OneIn(2)),
             pauses: [10, 10, 40, 200, 4000].map(MILLI).to_vec(),
             time,
             faults: Vec::new(),
@@ -119,6 +123,7 @@ impl Plan {
         }
         match mode.faults {
             Faults::Successive => plan.draw_successive(dice),
+            Faults::Returning => plan.draw_returning(dice),
             _ => plan.draw_faults(dice),
         }
         plan
@@ -155,6 +160,26 @@ impl Plan {
         let begin = suspended + 3500;
         for at in (0..4).map(|step| MILLI(begin + step * 250)) {
             self.faults.push((at, Fault::Move(2, 1, 0)));
+        }
+        self.time = MILLI(15_000);
+    }
+
+    fn draw_returning(&mut self, dice: &mut Dice) {
+        (self.gateways, self.groups, self.hosts) = (2, 1, 1);
+        self.has_late_commands = true;
+        self.objects = 4;
+        self.fence_delay = MILLI(10);
+        (self.lost, self.given_up) = (OneIn(0), OneIn(0));
+        self.pauses = [10, 40].map(MILLI).to_vec();
+        // The owner of group 1 is g1; g0 takes over after the lease.
+        let begin = 3000 + dice.roll() % 500;
+        let suspended = 3500 + dice.roll() % 2000;
+        let cut = Fault::Cut(1, Part::Host(0), MILLI(8900));
+        self.faults.push((MILLI(begin), cut));
+        let suspend = Fault::Suspend(1, MILLI(suspended));
+        self.faults.push((MILLI(begin + 20), suspend));
+        for at in (0..6).map(|step| MILLI(begin + 4500 + step * 500)) {
+            self.faults.push((at, Fault::Move(0, 1, 1)));
         }
         self.time = MILLI(15_000);
     }

@@ -6,10 +6,11 @@ use std::fmt;
 use std::time::Duration;
 
 use nvmeof_rdma_layers::{Dice, OneIn};
+use nvmeof_target_ha::LostState;
 
 use super::ceph::{Ceph, ObjectId, Order, Reply, ReplyTo, Request};
 use super::driver::{GatewayNode, Timer};
-use super::hosts::{Command, Response, Task};
+use super::hosts::{Ask, Command, Response, Task};
 use super::oracle::Oracle;
 use super::plan::{Fault, Part, Plan};
 use super::{Failure, Mechanism, Report};
@@ -34,6 +35,9 @@ pub(super) enum Node {
 pub(super) enum Message {
     Command(Command),
     Response(Command, Response),
+    /// Has the controller at another gateway ended?
+    Ask(Ask),
+    Answer(Ask, LostState),
     Request(Request),
     Order(Order, ReplyTo),
     /// A reply with the epoch of the map of its sender.
@@ -68,6 +72,11 @@ pub(super) enum Event {
     /// A task begins a call, or sends it again.
     Task(usize),
     Timeout {
+        task: usize,
+        attempt: u64,
+    },
+    /// A task continues to fence the controllers that it has lost.
+    Fencing {
         task: usize,
         attempt: u64,
     },
@@ -351,9 +360,14 @@ impl Scene {
         }
     }
 
-    /// Whether the host has closed the connection.
+    /// Whether the host has closed the connection, and the gateway if commands can be late.
     fn is_closed(&self, from: Node, to: Node, message: &Message) -> bool {
         match (from, to, message) {
+            (Node::Host(host), Node::Gateway(gateway), Message::Command(command))
+                if self.plan.has_late_commands =>
+            {
+                !self.gateways[gateway].accepts(host, command, self.now)
+            }
             (Node::Host(host), Node::Gateway(gateway), Message::Command(command))
             | (Node::Gateway(gateway), Node::Host(host), Message::Response(command, _)) => {
                 self.connections[host][gateway] != command.connection
@@ -378,6 +392,7 @@ impl Scene {
             } => self.handle_timer(gateway, process, timer),
             Event::Task(task) => self.run_task(task),
             Event::Timeout { task, attempt } => self.handle_timeout(task, attempt),
+            Event::Fencing { task, attempt } => self.handle_fencing(task, attempt),
             Event::Fault(at) => self.inject(self.plan.faults[at].1),
             Event::FaultOf(gateway, Fault::CrashActing(time)) => {
                 self.inject(Fault::Crash(gateway, time));
@@ -399,6 +414,8 @@ impl Scene {
             (Node::Gateway(gateway), Message::Command(command)) => {
                 self.handle_command(gateway, command);
             }
+            (Node::Gateway(gateway), Message::Ask(ask)) => self.handle_ask(gateway, ask),
+            (Node::Host(_), Message::Answer(ask, state)) => self.handle_answer(ask, state),
             (Node::Gateway(_), Message::Reply(to, reply, epoch)) => {
                 self.handle_reply(to, reply, epoch);
             }
