@@ -44,6 +44,7 @@ mod locks;
 pub mod metrics;
 mod model;
 mod namespace_view;
+mod other_gateways;
 mod persist;
 mod protection;
 mod queue;
@@ -82,6 +83,7 @@ pub use model::{
     NamespaceSpec, NamespaceState, Port, PortAddress, PortBounds, PortSpec, Preferred, Referral,
     ReferralSpec, Revision, Subject, Subsystem, SubsystemSpec, Traddr, derived,
 };
+pub use other_gateways::{OtherGateways, RemoteReset};
 pub use persist::{PendingSave, SaveError};
 pub use protection::SavedProtection;
 pub use queue::{ExhaustedQuotas, FollowUps, Queue};

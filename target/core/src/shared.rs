@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nvmeof_wire::Nqn;
 
@@ -17,7 +17,7 @@ use crate::quota::Quota;
 use crate::registry::Registry;
 use crate::reservations::ReservationNotice;
 use crate::save_queue::SaveQueue;
-use crate::{LimitCounters, Limits, Locks, Model, Writers};
+use crate::{LimitCounters, Limits, Locks, Model, OtherGateways, Writers};
 
 /// State of one target that all reactors share.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     served: Mutex<Served>,
     pub(crate) registry: Registry,
     pub(crate) incarnations: Incarnations,
+    /// Set at most once, before hosts connect.
+    pub(crate) other_gateways: OnceLock<Arc<dyn OtherGateways>>,
     pub(crate) locks: Locks,
     pub(crate) writers: Writers,
     pub(crate) limit_counters: LimitCounters,
@@ -86,6 +88,7 @@ impl Shared {
             stops: AtomicBool::new(false),
             registry: Registry::new(&limits),
             incarnations,
+            other_gateways: OnceLock::new(),
             locks: Locks::default(),
             writers: Writers::default(),
             limit_counters: LimitCounters::default(),

@@ -13,7 +13,9 @@ pub use host_settings::SettingsSave;
 use crate::controller::instance::Incarnations;
 use crate::quota::{PeerUsage, QuotaGuard};
 use crate::shared::Shared;
-use crate::{IncarnationKey, Limit, LimitCounters, Limits, Locks, Model, Queue, Writers};
+use crate::{
+    IncarnationKey, Limit, LimitCounters, Limits, Locks, Model, OtherGateways, Queue, Writers,
+};
 
 /// A target. Clones share their state; each reactor has one.
 #[derive(Clone, Debug)]
@@ -50,6 +52,12 @@ impl Target {
         Self {
             shared: Arc::new(Shared::new(model, Incarnations::new(key))),
         }
+    }
+
+    /// Hosts may have lost controllers of other gateways. Has no effect the second time.
+    pub fn set_other_gateways(&self, gateways: Arc<dyn OtherGateways>) {
+        // It was set before.
+        let _ = self.shared.other_gateways.set(gateways);
     }
 
     /// The current model.

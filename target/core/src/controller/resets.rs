@@ -8,6 +8,7 @@ use nvmeof_wire::log::controllers::{CONTROLLER_ENTRIES_MAX, CrossResetFlags};
 use nvmeof_wire::log::{CrossResetEntry, CrossResetState};
 
 use super::in_flight::InFlightCount;
+use crate::RemoteReset;
 
 /// Resets that may be in progress (CCRL).
 pub(crate) const LIMIT: u8 = 4;
@@ -20,8 +21,28 @@ pub(crate) struct CrossResets(Vec<CrossReset>);
 struct CrossReset {
     icid: u16,
     ciu: u8,
-    /// What is in flight of the impacted controller, while the reset is in progress.
-    pending: Option<Arc<InFlightCount>>,
+    /// While the reset is in progress.
+    pending: Option<PendingReset>,
+    has_failed: bool,
+}
+
+/// What a reset in progress waits for.
+#[derive(Debug)]
+pub(crate) enum PendingReset {
+    /// What is in flight of a controller of this gateway.
+    Local(Arc<InFlightCount>),
+    /// A controller of another gateway.
+    Remote(Arc<RemoteReset>),
+}
+
+impl PendingReset {
+    /// Whether it is successful, if it has ended.
+    fn outcome(&self) -> Option<bool> {
+        match self {
+            Self::Local(in_flight) => in_flight.is_quiet().then_some(true),
+            Self::Remote(reset) => reset.outcome(),
+        }
+    }
 }
 
 impl CrossResets {
@@ -37,20 +58,24 @@ impl CrossResets {
         Ok(())
     }
 
-    /// A reset of that incarnation begins; it completes when `pending` is quiet.
-    pub(crate) fn begin(&mut self, icid: u16, ciu: u8, pending: Arc<InFlightCount>) {
+    /// A reset of that incarnation begins; it completes when `pending` has an outcome.
+    pub(crate) fn begin(&mut self, icid: u16, ciu: u8, pending: PendingReset) {
         self.0.push(CrossReset {
             icid,
             ciu,
             pending: Some(pending),
+            has_failed: false,
         });
     }
 
-    /// Completes those of which nothing is in flight any more. Says whether there are any.
+    /// Completes those that have an outcome. Says whether there are any.
     pub(crate) fn complete(&mut self) -> bool {
         let mut completed = false;
         for one in &mut self.0 {
-            if one.pending.take_if(|pending| pending.is_quiet()).is_some() {
+            let outcome = one.pending.as_ref().and_then(PendingReset::outcome);
+            if let Some(is_successful) = outcome {
+                one.pending = None;
+                one.has_failed = !is_successful;
                 completed = true;
             }
         }
@@ -76,6 +101,7 @@ impl CrossResets {
             acid: acid.into(),
             ccrs: match one.pending {
                 Some(_) => CrossResetState::IN_PROGRESS,
+                None if one.has_failed => CrossResetState::FAILED,
                 None => CrossResetState::SUCCESS,
             },
             ccrf: (CrossResetFlags::VALIDATED | CrossResetFlags::INITIATED).bits(),

@@ -11,6 +11,7 @@ use super::{FollowUps, Queue, Role};
 use crate::admin::CDW10;
 use crate::controller::Controller;
 use crate::controller::in_flight::InFlight;
+use crate::controller::resets::PendingReset;
 use crate::registry::Incarnation;
 use crate::request::{Failure, Next};
 
@@ -46,8 +47,9 @@ impl Queue {
         }
         // Only of the same host and subsystem. An incarnation that is not known any more is
         // refused: the identifier may be another controller's by now.
-        let incarnation = self.shared.registry.incarnation(controller, &named);
-        let incarnation = incarnation.ok_or(Failure::field(CIU))?;
+        let Some(incarnation) = self.shared.registry.incarnation(controller, &named) else {
+            return self.reset_elsewhere(&named);
+        };
         let in_flight = match &incarnation {
             Incarnation::Connected(impacted) => Arc::clone(&impacted.in_flight),
             Incarnation::Departed(in_flight) => Arc::clone(in_flight),
@@ -67,7 +69,8 @@ impl Queue {
         if let Incarnation::Connected(impacted) = &incarnation {
             impacted.hot.lose();
         }
-        cold.resets.begin(named.icid, named.ciu, in_flight);
+        let pending = PendingReset::Local(in_flight);
+        cold.resets.begin(named.icid, named.ciu, pending);
         controller.hot.set_resets(true);
         drop(cold);
         let (icid, cntlid) = (named.icid, controller.cntlid);
@@ -76,6 +79,31 @@ impl Queue {
              Reset)"
         ));
         self.follow_ups |= FollowUps::POLL_ALL;
+        Ok(Next::Done(0))
+    }
+
+    /// Resets a controller of another gateway: the command completes at once, and the reset when
+    /// that gateway can no longer execute what was sent to the controller.
+    fn reset_elsewhere(&mut self, named: &CrossControllerReset) -> Result<Next, Failure> {
+        let (Role::Admin(controller), Some(gateways)) =
+            (&self.role, self.shared.other_gateways.get())
+        else {
+            return Err(Failure::field(CIU));
+        };
+        let mut cold = controller.lock();
+        let room = cold.resets.check_room();
+        room.map_err(Failure::transient)?;
+        let reset = gateways.reset(&controller.subnqn(), named.icid);
+        let reset = reset.ok_or(Failure::field(CIU))?;
+        let pending = PendingReset::Remote(reset);
+        cold.resets.begin(named.icid, named.ciu, pending);
+        controller.hot.set_resets(true);
+        drop(cold);
+        let (icid, cntlid) = (named.icid, controller.cntlid);
+        self.remark(format!(
+            "Cross-Controller Reset of controller {icid} of another gateway, by controller \
+             {cntlid} of the same host: waiting until that gateway is fenced"
+        ));
         Ok(Next::Done(0))
     }
 

@@ -1,6 +1,7 @@
 //! Cross-Controller Reset: each way to complete, and each refusal.
 
 use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex};
 
 use nvmeof_wire::admin::{Cns, CrossControllerReset, GetLogPage, LogId, bare};
 use nvmeof_wire::aer::AsyncEvent;
@@ -16,7 +17,9 @@ use zerocopy::FromBytes;
 use crate::admin::tests::discovery;
 use crate::admin::tests::events::{enable, event, hold};
 use crate::testing::{CLOSED, Host, SUBNQN, connect_data, connect_data_of, target_with};
-use crate::{CloseCause, FollowUps, IncarnationKey, Limits, Model, Target};
+use crate::{
+    CloseCause, FollowUps, IncarnationKey, Limits, Model, OtherGateways, RemoteReset, Target,
+};
 
 fn many() -> Target {
     target_with(Limits {
@@ -454,4 +457,62 @@ fn a_controller_that_is_reset_forgets_its_own_resets() {
         sibling.plain(bare(admin::KEEP_ALIVE)).status(),
         Status::KEEP_ALIVE_TIMEOUT_INVALID
     );
+}
+
+/// Another gateway assigns identifiers from 1000.
+#[derive(Debug, Default)]
+struct Elsewhere(Mutex<Vec<Arc<RemoteReset>>>);
+
+impl OtherGateways for Elsewhere {
+    fn reset(&self, subsystem: &Nqn, cntlid: u16) -> Option<Arc<RemoteReset>> {
+        assert_eq!(subsystem.as_str(), SUBNQN);
+        (cntlid >= 1000).then(|| {
+            let reset = Arc::<RemoteReset>::default();
+            self.0.lock().unwrap().push(Arc::clone(&reset));
+            reset
+        })
+    }
+}
+
+#[test]
+fn controllers_of_another_gateway_are_reset_when_that_is_fenced() {
+    let target = many();
+    let elsewhere = Arc::<Elsewhere>::default();
+    let gateways: Arc<dyn OtherGateways> = Arc::clone(&elsewhere) as _;
+    target.set_other_gateways(gateways);
+    let (mut host, _) = Host::admin(&target);
+    enable(&mut host, AsyncEventConfig::CCRCN);
+    hold(&mut host);
+    let of = |icid| CrossControllerReset {
+        icid,
+        ciu: 3,
+        cirn: 77,
+    };
+    let refused = host.plain(of(999).to_sqe());
+    assert!(refused.status().is(Status::INVALID_FIELD));
+    for icid in [1000, 1001] {
+        let completion = host.plain(of(icid).to_sqe());
+        assert_eq!(
+            (completion.status(), completion.result()),
+            (Status::SUCCESS, 0)
+        );
+    }
+    assert_eq!(event(&mut host), None);
+    let outcomes = elsewhere.0.lock().unwrap().clone();
+    outcomes[0].end(true);
+    assert!(event(&mut host).is_some());
+    let expected = [
+        (1000, CrossResetState::SUCCESS),
+        (1001, CrossResetState::IN_PROGRESS),
+    ];
+    assert_eq!(resets(&mut host), expected);
+    outcomes[1].end(false);
+    hold(&mut host);
+    assert!(event(&mut host).is_some());
+    assert_eq!(resets(&mut host)[1], (1001, CrossResetState::FAILED));
+    for icid in 2000..2004 {
+        assert!(host.plain(of(icid).to_sqe()).status().is_success());
+    }
+    let refused = host.plain(of(2004).to_sqe());
+    assert!(refused.status().is(Status::CROSS_RESET_LIMIT_EXCEEDED));
 }
