@@ -26,6 +26,7 @@ use std::time::Duration;
 use nvmeof_wire::Status;
 use nvmeof_wire::admin::CrossControllerReset;
 use nvmeof_wire::identify::Ctratt;
+use nvmeof_wire::log::controllers::CrossResetFlags;
 use nvmeof_wire::log::{CrossResetEntry, CrossResetState};
 
 use crate::setup::ControllerInfo;
@@ -125,6 +126,8 @@ pub struct Fence {
     lost_at: Duration,
     /// When a sibling last said that a reset is in progress.
     in_progress_at: Option<Duration>,
+    /// The same before the last reset began.
+    in_progress_before: Option<Duration>,
     /// How long it takes the controller to be quiet; `None`: nothing says so.
     wait: Option<Duration>,
     by_time: FenceMethod,
@@ -192,6 +195,7 @@ impl Fence {
             has_sibling: true,
             lost_at: now,
             in_progress_at: None,
+            in_progress_before: None,
             wait,
             by_time,
             late_failures: 0,
@@ -287,7 +291,7 @@ impl Fence {
         self.state = if status.is_success() && result & CrossControllerReset::IMMEDIATE != 0 {
             State::Fenced(FenceMethod::CrossControllerReset)
         } else if status.is_success() {
-            self.in_progress_at = Some(now);
+            self.in_progress_before = self.in_progress_at.replace(now);
             State::InProgress {
                 read_at: now + RETRY,
             }
@@ -316,27 +320,35 @@ impl Fence {
         }
     }
 
-    /// The log page was read, on behalf of this controller or of another one.
+    /// The log page was read, on behalf of this controller or of another one. A reset that failed
+    /// for good is a refusal, as of [`reset_completed`](Self::reset_completed).
     pub fn log_read<'a>(
         &mut self,
         now: Duration,
         entries: impl IntoIterator<Item = &'a CrossResetEntry>,
-    ) {
+    ) -> Option<ResetRefusal> {
         let in_progress = match self.state {
             State::InProgress { .. } | State::Reading { in_progress: true } => true,
             State::Reading { in_progress: false } => false,
-            _ => return,
+            _ => return None,
         };
         let its = |entry: &&CrossResetEntry| {
             let named = self.instance.map(|instance| (instance.icid, instance.ciu));
             named == Some((entry.icid.get(), entry.ciu))
         };
         // The newest: an older one may have failed.
-        let state = entries
-            .into_iter()
-            .filter(its)
-            .last()
-            .map(|entry| entry.ccrs);
+        let entry = entries.into_iter().filter(its).last();
+        let state = entry.map(|entry| entry.ccrs);
+        let may_retry = entry.is_some_and(|entry| {
+            CrossResetFlags::from_bits_retain(entry.ccrf).contains(CrossResetFlags::RETRY)
+        });
+        if in_progress && state == Some(CrossResetState::FAILED) && !may_retry {
+            // The sibling, which may be on another machine, does not know what is in flight. That
+            // it said "in progress" has no meaning.
+            self.in_progress_at = self.in_progress_before;
+            self.state = State::Waiting { from: now };
+            return Some(ResetRefusal::ThisController);
+        }
         if state == Some(CrossResetState::IN_PROGRESS) {
             self.in_progress_at = Some(now);
         } else if in_progress && state != Some(CrossResetState::SUCCESS) {
@@ -352,6 +364,7 @@ impl Fence {
             },
             _ => State::Waiting { from: now + RETRY },
         };
+        None
     }
 
     /// A reset failed at `now`, which is late after `deadline`.
@@ -414,6 +427,7 @@ pub fn choose_sibling(siblings: &[Sibling]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use zerocopy::little_endian::U16;
 
     use super::*;
 
@@ -433,6 +447,16 @@ mod tests {
             ended_by_controller: false,
         }
     }
+
+    /// An entry of a reset that the host may send again.
+    const FAILED_FOR_NOW: CrossResetEntry = CrossResetEntry {
+        icid: U16::new(NAMED.icid),
+        ciu: NAMED.ciu,
+        rsvd3: 0,
+        acid: U16::new(1),
+        ccrs: CrossResetState::FAILED,
+        ccrf: CrossResetFlags::RETRY.bits(),
+    };
 
     fn entry(ccrs: CrossResetState) -> CrossResetEntry {
         CrossResetEntry {
@@ -488,13 +512,31 @@ mod tests {
 
     #[test]
     fn failed_or_missing_reset_is_sent_again() {
-        for entries in [vec![], vec![entry(CrossResetState::FAILED)]] {
+        for entries in [vec![], vec![FAILED_FOR_NOW]] {
             let mut fence = Fence::new(&lost(), None, S(100));
             reset(&mut fence, S(100), Status::SUCCESS, 0);
-            fence.log_read(S(100), &entries);
+            assert_eq!(fence.log_read(S(100), &entries), None);
             assert_eq!(fence.poll(S(100), true), FenceStep::Wait);
             assert_eq!(fence.poll(S(101), true), FenceStep::Reset(NAMED));
         }
+    }
+
+    /// A sibling on another machine does not know the controller after all.
+    #[test]
+    fn reset_that_failed_for_good_leaves_the_time_since_the_loss() {
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(102), Status::SUCCESS, 0);
+        let refusal = fence.log_read(S(104), &[entry(CrossResetState::FAILED)]);
+        assert_eq!(refusal, Some(ResetRefusal::ThisController));
+        assert_eq!(fence.poll(S(104), false), FenceStep::Wait);
+        assert_eq!(fence.next_deadline(), Some(S(125)));
+        // What another one said before keeps its meaning.
+        let mut fence = Fence::new(&lost(), None, S(100));
+        reset(&mut fence, S(110), Status::CROSS_RESET_IN_PROGRESS, 0);
+        reset(&mut fence, S(112), Status::SUCCESS, 0);
+        let _ = fence.log_read(S(113), &[entry(CrossResetState::FAILED)]);
+        assert_eq!(fence.poll(S(114), false), FenceStep::Wait);
+        assert_eq!(fence.next_deadline(), Some(S(136)));
     }
 
     #[test]
@@ -652,7 +694,7 @@ mod tests {
 
     #[test]
     fn resets_that_all_begin_and_fail_leave_the_time() {
-        for entries in [vec![], vec![entry(CrossResetState::FAILED)]] {
+        for entries in [vec![], vec![FAILED_FOR_NOW]] {
             let mut fence = Fence::new(&lost(), None, S(100));
             for now in (100..128).map(S) {
                 reset(&mut fence, now, Status::SUCCESS, 0);
@@ -821,6 +863,7 @@ mod tests {
         fn nothing_else_fences(all in prop::collection::vec(happens(), 0..60)) {
             let mut fence = Fence::new(&lost(), None, S(100));
             let (mut now, mut proven, mut quiet_at) = (S(100), false, S(125));
+            let mut quiet_before = quiet_at;
             for one in all {
                 let was_resetting = fence.state == State::Resetting;
                 let was_in_progress = matches!(
@@ -848,6 +891,9 @@ mod tests {
                         let is_in_progress = status.is_success() && result == 0
                             || status.is(Status::CROSS_RESET_IN_PROGRESS);
                         if was_resetting && is_in_progress {
+                            if status.is_success() {
+                                quiet_before = quiet_at;
+                            }
                             quiet_at = now + S(25);
                         }
                         proven |= was_resetting && is_immediate;
@@ -858,6 +904,9 @@ mod tests {
                         fence.log_read(now, &[entry(state)]);
                         if was_in_progress && state == CrossResetState::IN_PROGRESS {
                             quiet_at = now + S(25);
+                        }
+                        if was_in_progress && state == CrossResetState::FAILED {
+                            quiet_at = quiet_before;
                         }
                         proven |= was_in_progress && state == CrossResetState::SUCCESS;
                     }

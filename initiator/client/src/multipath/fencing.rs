@@ -148,7 +148,12 @@ impl Fencing {
         (status, result): (Status, u32),
         now: Duration,
     ) {
-        match self.fence.reset_completed(now, status, result) {
+        let refusal = self.fence.reset_completed(now, status, result);
+        self.refused_by(via, refusal);
+    }
+
+    fn refused_by(&mut self, via: &Connection, refusal: Option<ResetRefusal>) {
+        match refusal {
             Some(ResetRefusal::ThisController) => self.refused.push(via.id),
             Some(ResetRefusal::AnyController) => via.is_incapable.store(true, Ordering::Relaxed),
             None => {}
@@ -322,7 +327,10 @@ impl Fences {
             AnswerResult::Log(entries) => {
                 for one in its {
                     match entries {
-                        Some(entries) => one.fence.log_read(now, entries),
+                        Some(entries) => {
+                            let refusal = one.fence.log_read(now, entries);
+                            one.refused_by(via, refusal);
+                        }
                         None => one.lose_sibling(now),
                     }
                 }

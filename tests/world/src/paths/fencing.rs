@@ -181,8 +181,8 @@ impl Multipath {
             _ => return,
         };
         for lost in self.lost.values_mut() {
-            if lost.via == Some(sibling) {
-                lost.fence.log_read(now, &entries);
+            if lost.via == Some(sibling) && lost.fence.log_read(now, &entries).is_some() {
+                lost.refused.push(sibling);
             }
         }
     }

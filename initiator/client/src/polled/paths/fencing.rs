@@ -107,7 +107,11 @@ impl Fences {
                 let entries = page.map(|page| entries(&page));
                 for one in its {
                     match &entries {
-                        Some(entries) => one.fence.log_read(now, entries),
+                        Some(entries) => {
+                            if one.fence.log_read(now, entries).is_some() {
+                                one.refused.push(via);
+                            }
+                        }
                         None => one.lose_sibling(now),
                     }
                 }
