@@ -1,9 +1,10 @@
 //! Facts: what must agree between the gateways of a record, and their controller IDs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use nvmeof_target_core::{Namespace, Subsystem};
+use nvmeof_wire::Nqn;
 use sha2::{Digest, Sha256};
 
 use super::{Config, HaConfig};
@@ -50,6 +51,23 @@ impl Config {
             let lowest = ids().map(|ids| ids.min()).min();
             let highest = ids().map(|ids| ids.max()).max();
             lowest.zip(highest)
+        })
+    }
+
+    /// The subsystems with a namespace in an HA group.
+    #[must_use]
+    pub fn ha_subsystems(&self) -> BTreeSet<Nqn> {
+        self.with_ha_subsystems(|subsystems| subsystems.iter().map(|(one, _)| one.nqn).collect())
+    }
+
+    /// Whether one of these also has a namespace in no HA group.
+    #[must_use]
+    pub fn has_other_namespaces(&self) -> bool {
+        self.with_ha_subsystems(|subsystems| {
+            let count = |one: &Subsystem| one.namespaces().len() + one.disabled().len();
+            subsystems
+                .iter()
+                .any(|(one, grouped)| count(one) > grouped.len())
         })
     }
 

@@ -1,11 +1,14 @@
 //! How other threads reach the driver.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvmeof_target_config::Config;
+use nvmeof_target_core::{OtherGateways, RemoteReset};
 use nvmeof_target_ha::{ControllerIds, Facts, Number, Written};
+use nvmeof_wire::Nqn;
 
 use super::status::{HaOrder, HaOrderError, HaStanding, HaStatus, ORDER_TIMEOUT};
 
@@ -30,6 +33,10 @@ pub(crate) enum Event {
     Lost(u32, u64, String),
     /// The configuration has changed.
     Facts(Facts),
+    /// A host lost that controller of another gateway.
+    Reset(u16, Arc<RemoteReset>),
+    /// All hosts were disconnected.
+    Disconnected(Number),
     /// The target stops.
     Stop,
 }
@@ -38,15 +45,21 @@ pub(crate) enum Event {
 #[derive(Clone, Debug)]
 pub struct HaControl {
     status: Arc<Mutex<HaStatus>>,
+    /// Those with a namespace in a group.
+    subsystems: Arc<Mutex<BTreeSet<Nqn>>>,
     /// Those who send wait for the result, or send rarely, so that this does not grow.
     events: Sender<Event>,
 }
 
 impl HaControl {
-    pub(crate) fn new(status: HaStatus) -> (Self, Receiver<Event>) {
+    pub(crate) fn new(config: &Config, status: HaStatus) -> (Self, Receiver<Event>) {
         let (events, receiver) = channel();
-        let status = Arc::new(Mutex::new(status));
-        (Self { status, events }, receiver)
+        let this = Self {
+            status: Arc::new(Mutex::new(status)),
+            subsystems: Arc::new(Mutex::new(config.ha_subsystems())),
+            events,
+        };
+        (this, receiver)
     }
 
     /// The state at present. Never waits for the cluster.
@@ -100,13 +113,39 @@ impl HaControl {
     }
 
     /// The configuration has changed.
-    pub(crate) fn set_facts(&self, facts: Facts) {
-        let _ = self.events.send(Event::Facts(facts));
+    pub(crate) fn set_config(&self, config: &Config) {
+        *self.subsystems() = config.ha_subsystems();
+        let _ = self.events.send(Event::Facts(facts(config)));
+    }
+
+    /// The subsystems with a namespace in a group.
+    pub(crate) fn subsystems(&self) -> MutexGuard<'_, BTreeSet<Nqn>> {
+        // A panic of a holder leaves nothing inconsistent.
+        self.subsystems
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// To tell the driver of results.
     pub(crate) fn events(&self) -> Sender<Event> {
         self.events.clone()
+    }
+}
+
+impl OtherGateways for HaControl {
+    fn reset(&self, subsystem: &Nqn, cntlid: u16) -> Option<Arc<RemoteReset>> {
+        if !self.subsystems().contains(subsystem) {
+            return None;
+        }
+        let status = self.status();
+        let mut others = status
+            .gateways
+            .iter()
+            .filter(|it| it.name != status.gateway);
+        others.find(|it| (it.controller_ids.0..=it.controller_ids.1).contains(&cntlid))?;
+        let reset = Arc::<RemoteReset>::default();
+        let event = Event::Reset(cntlid, Arc::clone(&reset));
+        self.events.send(event).ok().map(|()| reset)
     }
 }
 
@@ -120,5 +159,6 @@ pub(crate) fn facts(config: &Config) -> Facts {
     Facts {
         controller_ids: ControllerIds { first, last },
         shared: config.ha_facts(),
+        has_others: config.has_other_namespaces(),
     }
 }

@@ -215,6 +215,26 @@ impl Manager {
         }
     }
 
+    /// Disconnects the hosts of all subsystems with a namespace in a group: no command that they
+    /// have sent begins any more.
+    pub(crate) fn disconnect_from_groups(&self) {
+        let subsystems = self.ha().map(|ha| ha.subsystems().clone());
+        let subsystems = subsystems.unwrap_or_default();
+        let lost = self
+            .target
+            .disconnect_if(|one| subsystems.contains(&one.subnqn));
+        self.reactors.poll_all();
+        tracing::warn!(
+            "{} controllers disconnected: other gateways found the lease of this one expired",
+            lost.len()
+        );
+    }
+
+    /// Resets of controllers of other gateways have an outcome.
+    pub(crate) fn report_resets(&self) {
+        self.reactors.poll_all();
+    }
+
     /// Examines one image on standby whose size may have changed at its owner, the next one after
     /// `last`. Returns its namespace.
     pub(crate) fn examine_standby(&self, last: Option<&(String, u32)>) -> Option<(String, u32)> {

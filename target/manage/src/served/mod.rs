@@ -48,7 +48,7 @@ pub use resize::{ResizeNamespaceError, ResizeRequest};
 pub use waiting::{Waiting, WaitingObject};
 
 use crate::fault_counts::FaultCounts;
-use crate::ha::{HaControl, facts};
+use crate::ha::HaControl;
 use crate::held::HeldGroups;
 use crate::host_settings::{Former, Records};
 use crate::open::model_of;
@@ -180,6 +180,9 @@ impl Manager {
 
     /// With high availability.
     pub(crate) fn with_ha(self, ha: Option<HaControl>) -> Self {
+        if let Some(ha) = &ha {
+            self.target.set_other_gateways(Arc::new(ha.clone()));
+        }
         Self { ha, ..self }
     }
 
@@ -288,7 +291,7 @@ impl Manager {
         drop(state);
         self.remember();
         if let Some(ha) = &self.ha {
-            ha.set_facts(facts(config));
+            ha.set_config(config);
         }
         Ok(Report {
             changes: applied.changes,

@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::thread::Builder;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
 use nvmeof_backend::{CephAccess, SharedRecord};
 use nvmeof_target_config::{Config, HaConfig};
-use nvmeof_target_ha::{self as ha, Action, Facts, Incarnation, Machine, OrderError, Time, Timing};
+use nvmeof_target_ha::{
+    self as ha, Action, Facts, Incarnation, Machine, Number, OrderError, Time, Timing,
+};
 
 use super::group::GroupDriver;
 use super::latest::Latest;
 use super::record::RecordDriver;
 use super::report::status;
+use super::resets::Resets;
 use crate::ha::{
     Event, HaControl, HaGatewayState, HaOrder, HaOrderError, HaStanding, HaStatus, facts,
 };
@@ -38,6 +41,10 @@ struct Driver {
     record: RecordDriver,
     groups: BTreeMap<u32, GroupDriver>,
     control: HaControl,
+    /// Disconnects hosts.
+    hosts: Latest<Number>,
+    manager: Arc<Manager>,
+    resets: Resets,
     /// Examines images on standby.
     standby: Latest<()>,
     next_examination: Duration,
@@ -47,11 +54,12 @@ impl HaStart {
     /// Of a configuration with `[ha]`; `None` without.
     pub(crate) fn of(config: &Config) -> Option<Self> {
         let ha = config.ha()?.clone();
-        let (control, events) = HaControl::new(HaStatus {
+        let status = HaStatus {
             gateway: ha.gateway.clone(),
             record: place(&ha),
             ..HaStatus::default()
-        });
+        };
+        let (control, events) = HaControl::new(config, status);
         Some(Self {
             facts: facts(config),
             access: config.ceph().clone(),
@@ -92,6 +100,9 @@ impl HaStart {
             machine,
             record: RecordDriver::start(record, sender.clone())?,
             groups: config.groups.iter().map(group).collect::<io::Result<_>>()?,
+            hosts: disconnecter(Arc::clone(manager), sender.clone())?,
+            manager: Arc::clone(manager),
+            resets: Resets::default(),
             control,
             standby: examiner(Arc::clone(manager))?,
             next_examination: now().monotonic + EXAMINE,
@@ -106,6 +117,15 @@ fn examiner(manager: Arc<Manager>) -> io::Result<Latest<()>> {
     let mut last = None;
     Latest::start("ha-standby", move |()| {
         last = manager.examine_standby(last.as_ref());
+    })
+}
+
+/// The thread that disconnects hosts.
+fn disconnecter(manager: Arc<Manager>, events: Sender<Event>) -> io::Result<Latest<Number>> {
+    Latest::start("ha-hosts", move |number| {
+        manager.disconnect_from_groups();
+        // The driver has ended: the target has stopped.
+        let _ = events.send(Event::Disconnected(number));
     })
 }
 
@@ -163,6 +183,9 @@ impl Driver {
                 self.execute(action);
             }
             let now = now();
+            if self.resets.judge(&self.machine, now) {
+                self.manager.report_resets();
+            }
             self.report(now);
             if *self.machine.standing() == ha::Standing::Stopped {
                 return;
@@ -185,6 +208,7 @@ impl Driver {
     fn execute(&mut self, action: Action) {
         let group = match &action {
             Action::Read { number } => return self.record.read(*number),
+            Action::Disconnect { number } => return self.hosts.submit(*number),
             Action::Write { .. } => None,
             Action::Fence { group, .. }
             | Action::Open { group, .. }
@@ -254,6 +278,8 @@ impl Driver {
                     tracing::error!("high availability: {error}");
                 }
             }
+            Event::Reset(cntlid, reset) => self.resets.begin(machine, now, cntlid, reset),
+            Event::Disconnected(number) => machine.handle_disconnected(number),
             Event::Stop => machine.stop(now),
         }
     }

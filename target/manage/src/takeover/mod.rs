@@ -14,5 +14,6 @@ mod group;
 mod latest;
 mod record;
 mod report;
+mod resets;
 
 pub(crate) use driver::HaStart;

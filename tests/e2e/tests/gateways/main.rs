@@ -116,7 +116,9 @@ fn killed_owner_is_replaced_and_gets_its_group_back_by_a_move() {
     let took = fleet.move_to(0, 1);
     report(&format!("move: {took:.1?}"));
     load.wait_for_writes(200);
-    verify(&fleet, load, "killed owner");
+    // Writes in flight did not wait for the quiesce time: the other gateway says that they ended.
+    let longest = verify(&fleet, load, "killed owner").longest[0];
+    assert!(longest < TAKEOVER, "{longest:?}");
     watch.assert_no_overlap();
     fleet.assert_no_errors(0);
     fleet.assert_no_errors(1);
@@ -736,7 +738,6 @@ fn owner_without_its_cluster_stops_serving() {
     assert!(stopped_after < 3 * SECOND, "{stopped}");
     assert!(start.elapsed() < TAKEOVER);
     late.overwrite(&load);
-    // Before it gives its commands up, so that it logs their errors.
     load.assert_runs();
     links.cut(false);
     late.assert_without_effect(&load);
@@ -744,8 +745,8 @@ fn owner_without_its_cluster_stops_serving() {
     assert!(!serves(&fleet.gateways[0].status().unwrap(), 1));
     verify(&fleet, load, "link to the cluster cut");
     watch.assert_no_overlap();
-    let late = fleet.assert_late_errors(0);
-    assert!(late > 0, "{}", fleet.gateways[0].target().log());
+    // It disconnects its hosts before it knows of most of them.
+    fleet.assert_late_errors(0);
     fleet.assert_no_errors(1);
     fleet.stop();
 }
