@@ -637,8 +637,8 @@ fn owner_without_its_hosts_is_replaced_by_a_move() {
     fleet.stop();
 }
 
-/// Commands that wait for the cluster at the first gateway continue over the other one, although the
-/// link stays cut. Their writes reach the cluster when it works again.
+/// Commands that wait for the cluster at the first gateway continue over the other one, although
+/// the link stays cut. Their writes reach the cluster when it works again.
 #[test]
 #[ignore = "slow: `cargo xtask test ceph --all`"]
 fn owner_without_its_cluster_gives_its_commands_up() {
