@@ -67,6 +67,8 @@ pub(crate) struct Scenario {
     pub(crate) fio_engine: bool,
     /// It needs `/lab/packages`.
     pub(crate) packages: bool,
+    /// The script in `outside/` that runs on this machine meanwhile, without `.sh`.
+    pub(crate) outside: Option<String>,
     pub(crate) machine: Machine,
 }
 
@@ -124,6 +126,7 @@ impl Scenario {
         let mut machine = Machine::default();
         let (mut figures, mut transport) = (false, false);
         let (mut fio_engine, mut packages) = (false, false);
+        let mut outside = None;
         for line in text.lines().take_while(|line| line.starts_with('#')) {
             let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
                 continue;
@@ -143,6 +146,7 @@ impl Scenario {
                 "transport" => transport = yes(key, value)?,
                 "fio-engine" => fio_engine = yes(key, value)?,
                 "packages" => packages = yes(key, value)?,
+                "outside" => outside = Some(value.to_owned()),
                 "cpus" => machine.cpus = number(key, value)?,
                 "nodes" => machine.nodes = number(key, value)?,
                 _ => {}
@@ -167,6 +171,7 @@ impl Scenario {
             transport,
             fio_engine,
             packages,
+            outside,
             machine,
         })
     }
