@@ -134,7 +134,8 @@ finish() {
     [ "$1" = 0 ] || printf 'failed: %s: %s\n' "${words[*]}" "$(tail -n 1 errors | tr '\t' ' ')"
     local pid
     for pid in "${PIDS[@]}"; do
-        { kill -KILL "$pid" && wait "$pid" || true; } 2>/dev/null
+        # Without the message of the shell that it was killed.
+        { kill -KILL "$pid"; wait "$pid"; } 2>/dev/null || true
     done
     [ ! -d "$FOLDER/ceph" ] || "$CEPH" down "$FOLDER/ceph"
 }
