@@ -2,7 +2,7 @@
 //! that took over before.
 
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,6 +13,9 @@ use crate::fleet::{Fleet, GROUPS, NAMES, TAKEOVER, group, report, serves, variab
 use crate::load::Load;
 use crate::watch::Watch;
 use crate::{SECOND, set_full, verify};
+
+/// Calls without a takeover are shorter, also on a busy machine.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// A process of the cluster that does not respond until this is dropped.
 struct Suspended(Pid);
@@ -28,7 +31,8 @@ impl Suspended {
 
 impl Drop for Suspended {
     fn drop(&mut self) {
-        kill(self.0, Signal::SIGCONT).unwrap();
+        // Of a process that still exists.
+        let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 
@@ -52,7 +56,7 @@ fn takeover_waits_for_the_monitor() {
     report(&format!(
         "monitor stopped for 7 s: longest calls {longest:.1?}"
     ));
-    assert!(longest.iter().all(|it| *it < SECOND), "{longest:?}");
+    assert!(longest.iter().all(|it| *it < PAUSE), "{longest:?}");
     for (at, id) in GROUPS.into_iter().enumerate() {
         assert!(serves(&fleet.gateways[at].status().unwrap(), id));
     }
@@ -70,7 +74,7 @@ fn takeover_waits_for_the_monitor() {
         sleep(SECOND / 10);
     }
     let [_, second] = load.longest();
-    assert!(second < SECOND, "{second:?}");
+    assert!(second < PAUSE, "{second:?}");
     let state = fleet.group(1, 1);
     drop(monitor);
     let took = fleet.wait_until_serves(1, 1);
