@@ -288,7 +288,8 @@ impl NamespaceView {
 fn is_changed(before: Namespace, now: &Namespace) -> bool {
     let is_standby = |namespace: &Namespace| namespace.state == NamespaceState::Standby;
     let is_ready = |namespace: &Namespace| namespace.state == NamespaceState::Ready;
-    let is_taken_over = is_standby(&before) && is_ready(now) || is_ready(&before) && is_standby(now);
+    let is_taken_over =
+        is_standby(&before) && is_ready(now) || is_ready(&before) && is_standby(now);
     let before = match is_taken_over {
         true => Namespace {
             state: now.state,

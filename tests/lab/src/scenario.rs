@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "#!/bin/bash\n# about: it works: really\n# Some words.\n\
-        # providers: iwarp verbs-siw\n# timeout: 90\n# cpus: 3\n# nodes: 2\n\
+        # providers: iwarp verbs-siw\n# timeout: 90\n# cpus: 3\n# nodes: 2\n# outside: it\n\
         source lib.sh\n# memory: 1\n";
 
     fn scenario(name: &str) -> Scenario {
@@ -329,6 +329,7 @@ mod tests {
     fn header_is_read_up_to_the_first_command() {
         let scenario = scenario("smoke");
         assert_eq!(scenario.about, "it works: really");
+        assert_eq!(scenario.outside.as_deref(), Some("it"));
         assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
         assert_eq!(scenario.timeout, Duration::from_secs(90));
         assert_eq!(scenario.clone().for_long_run(), scenario);
@@ -426,5 +427,9 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let scenarios = load(&folder).unwrap();
         assert!(scenarios.iter().any(|scenario| scenario.name == "smoke"));
+        for name in scenarios.iter().filter_map(|one| one.outside.as_ref()) {
+            let script = folder.with_file_name("outside").join(format!("{name}.sh"));
+            assert!(script.is_file(), "{}", script.display());
+        }
     }
 }

@@ -288,7 +288,9 @@ impl Fleet {
     pub(crate) fn move_to(&self, at: usize, id: u32) -> Duration {
         let start = Instant::now();
         let line = format!("ha move {id} {} --no-wait", NAMES[at]);
-        self.gateways[(at + 1) % self.gateways.len()].ctl(&line).ok();
+        self.gateways[(at + 1) % self.gateways.len()]
+            .ctl(&line)
+            .ok();
         self.wait_until_serves(at, id);
         start.elapsed()
     }

@@ -172,7 +172,9 @@ fn killed_owner_is_replaced_while_the_cluster_is_full() {
     assert!(eventually(is_full).is_some());
     fleet.gateways[0].kill();
     let took = fleet.wait_until_serves(1, 1);
-    report(&format!("owner killed while the cluster is full: takeover after {took:.1?}"));
+    report(&format!(
+        "owner killed while the cluster is full: takeover after {took:.1?}"
+    ));
     assert!(took < TAKEOVER, "{took:?}");
     load.wait_for_writes(500);
     assert_eq!(write_more(), Err(ErrorKind::NoSpace));
