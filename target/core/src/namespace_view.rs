@@ -282,9 +282,9 @@ impl NamespaceView {
 
 /// Whether a Namespace Attribute Changed event is due.
 ///
-/// A takeover by another gateway changes the ANA state only. Linux freezes the queues of a namespace
-/// that it scans, and requests that wait for a path at that moment fail with EAGAIN if they are not
-/// permitted to wait (`REQ_NOWAIT`, as by io_uring).
+/// A takeover by another gateway changes the ANA state only. Linux freezes the queues of a
+/// namespace that it scans, and requests that wait for a path at that moment fail with EAGAIN if
+/// they are not permitted to wait (`REQ_NOWAIT`, as by io_uring).
 fn is_changed(before: Namespace, now: &Namespace) -> bool {
     let is_standby = |namespace: &Namespace| namespace.state == NamespaceState::Standby;
     let is_ready = |namespace: &Namespace| namespace.state == NamespaceState::Ready;

@@ -1,7 +1,7 @@
-//! Verifies that acknowledged writes stay: `acknowledged DEVICE STOP-FILE`. Several threads write to
-//! pieces of their own, each time another value. Before the next write, and at the end, a piece has
-//! the value that was acknowledged last: also a write that takes effect late, after a later one,
-//! is found. Ends without an error when STOP-FILE exists.
+//! Verifies that acknowledged writes stay: `acknowledged DEVICE STOP-FILE`. Several threads write
+//! to pieces of their own, each time another value. Before the next write, and at the end, a piece
+//! has the value that was acknowledged last: also a write that takes effect late, after a later
+//! one, is found. Ends without an error when STOP-FILE exists.
 //!
 //! Prints `stall MILLISECONDS` for each call that takes half a second, and `writes NUMBER` at the
 //! end.

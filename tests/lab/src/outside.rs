@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn commands_have_responses_until_the_script_ends() {
         let (folder, tools) = tools(
-            "#!/bin/bash\nread -r it; echo \"ok $it $NVMEOF_TARGET\"\nread -r it; echo no; exit 1\n",
+            "#!/bin/bash\nread -r it; echo \"ok $it $NVMEOF_TARGET\"\n\
+             read -r it; echo no; exit 1\n",
         );
         let mut outside = tools.start("it", &folder.path().join("case")).unwrap();
         assert_eq!(outside.execute("a b"), "ok a b /b/nvmeof-target");

@@ -11,7 +11,8 @@ use nix::sys::signal::Signal;
 use nvmeof_e2e::{Proxy, Run, Setup, Target, ctl, eventually, free_port, managed};
 use serde_json::Value;
 
-/// Names of the gateways; most tests have two. Group 1 prefers the first one, group 2 the second one.
+/// Names of the gateways; most tests have two. Group 1 prefers the first one, group 2 the second
+/// one.
 pub(crate) const NAMES: [&str; 3] = ["gw1", "gw2", "gw3"];
 /// The groups; group `n` has namespace `n`.
 pub(crate) const GROUPS: [u32; 2] = [1, 2];

@@ -94,8 +94,8 @@ fn takeover_waits_for_the_monitor() {
     fleet.stop();
 }
 
-/// The second one is killed as soon as it owns the group of the first one, whose clients may not be
-/// fenced yet.
+/// The second one is killed as soon as it owns the group of the first one, whose clients may not
+/// be fenced yet.
 #[test]
 #[ignore = "slow: `cargo xtask test ceph --all`"]
 fn last_of_three_gateways_serves_all_groups() {
@@ -112,7 +112,7 @@ fn last_of_three_gateways_serves_all_groups() {
         killed.elapsed()
     });
     report(&format!(
-        "two of three gateways killed, the second one while it is {}: groups served after {took:.1?}",
+        "two of three gateways killed, the second one {}: groups served after {took:.1?}",
         group(&state, 1).unwrap()["phase"]
     ));
     assert!(took[1] < 2 * TAKEOVER, "{took:?}");

@@ -105,8 +105,8 @@ impl Asked {
     }
 }
 
-/// A group counts as served twice if a gateway serves it before and after the sample in which another
-/// one does.
+/// A group counts as served twice if a gateway serves it before and after the sample in which
+/// another one does.
 fn watch(asked: &mut [Asked], is_over: &AtomicBool) -> Overlaps {
     let client = Client::new();
     let mut result = Overlaps::default();
