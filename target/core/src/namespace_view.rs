@@ -10,7 +10,7 @@ use nvmeof_wire::log::ana::AnaState;
 
 use crate::model::{ABSENT_GROUP, PortAddress};
 use crate::reservations::InForce;
-use crate::{Namespace, Port, Subsystem};
+use crate::{Namespace, NamespaceState, Port, Subsystem};
 
 /// A snapshot of a subsystem and of the ports.
 #[derive(Clone, Debug)]
@@ -240,9 +240,11 @@ impl NamespaceView {
     pub(crate) fn since(&self, before: &Self) -> ViewChanges {
         let namespaces = numbers(before.nsids(), self.nsids());
         let namespaces = namespaces.into_iter().filter(|nsid| {
-            let of =
-                |namespace_view: &Self| namespace_view.get(*nsid).map(|one| one.namespace.clone());
-            of(before) != of(self)
+            let of = |view: &Self| view.get(*nsid).map(|one| one.namespace.clone());
+            match (of(before), of(self)) {
+                (Some(before), Some(now)) => is_changed(before, &now),
+                (before, now) => before != now,
+            }
         });
         let groups = numbers(before.groups.keys(), self.groups.keys());
         let groups = groups.into_iter().filter(|group| {
@@ -276,6 +278,27 @@ impl NamespaceView {
     fn nsids(&self) -> impl Iterator<Item = &u32> {
         self.seen.iter().map(|one| &one.namespace.nsid)
     }
+}
+
+/// Whether a Namespace Attribute Changed event is due.
+///
+/// A takeover by another gateway changes the ANA state only. Linux freezes the queues of a
+/// namespace that it scans, and requests that wait for a path at that moment fail with EAGAIN if
+/// they are not permitted to wait (`REQ_NOWAIT`, as by io_uring).
+fn is_changed(before: Namespace, now: &Namespace) -> bool {
+    let is_standby = |namespace: &Namespace| namespace.state == NamespaceState::Standby;
+    let is_ready = |namespace: &Namespace| namespace.state == NamespaceState::Ready;
+    let is_taken_over =
+        is_standby(&before) && is_ready(now) || is_ready(&before) && is_standby(now);
+    let before = match is_taken_over {
+        true => Namespace {
+            state: now.state,
+            store: now.store,
+            ..before
+        },
+        false => before,
+    };
+    before != *now
 }
 
 /// The union of both, ascending.

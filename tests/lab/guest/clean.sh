@@ -44,6 +44,9 @@ for folder in /sys/kernel/config/nullb/*/; do
     [ ! -d "$folder" ] || rmdir "$folder"
 done
 [ ! -d /sys/module/null_blk ] || modprobe -r null_blk
+# The network to the machine outside of the guest.
+! rdma link show siw1/1 >/dev/null 2>&1 || rdma link delete siw1
+[ ! -d /sys/module/virtio_net ] || modprobe -r virtio_net
 # A scenario may have removed a device or an address, added one, or dropped packets.
 tc qdisc del dev lo clsact 2>/dev/null
 ip address flush dev dm0

@@ -9,6 +9,7 @@
 #   # memory: 2048                                      (MiB, default 1024)
 #   # transport: yes                                    (--rotate uses all providers)
 #   # packages: yes                                     (requires /lab/packages)
+#   # outside: gateways                                 (runs outside/gateways.sh meanwhile)
 #   source /lab/guest/lib.sh
 #   config "$(disk d1 256M)"
 #   target_start
@@ -281,6 +282,28 @@ nvmet_start() {
     echo "$ADDRESS" >$nvmet/ports/1/addr_traddr
     echo "$PORT" >$nvmet/ports/1/addr_trsvcid
     ln -s "$subsystem" "$nvmet/ports/1/subsystems/$NQN"
+}
+
+# --- the machine outside of the guest -----------------------------------------
+
+# outside COMMAND... : a command of the script that runs there; prints its output.
+outside() {
+    local result
+    printf 'outside\t%s\n' "$*" >&3
+    IFS= read -r -t 400 result <&3 || fail "no response outside of the guest: $*"
+    result=${result%$'\r'}
+    [ "$result" = ok ] || fail "outside of the guest: $result"
+    cat "$OUT/output"
+}
+
+# outside_network : the device siw1, over which 10.0.2.2 is loopback of that machine.
+outside_network() {
+    local interface
+    modprobe virtio_net
+    interface=$(basename /sys/bus/virtio/drivers/virtio_net/virtio*/net/*)
+    ip address add 10.0.2.15/24 dev "$interface"
+    ip link set "$interface" up
+    rdma link add siw1 type siw netdev "$interface"
 }
 
 # --- leaks -------------------------------------------------------------------

@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Record(String, String),
     /// A command that the scenario ran.
     Ran(String),
+    /// A command for the script on this machine that belongs to the scenario.
+    Outside(String),
     /// The scenario is over and the guest is clean again.
     End {
         /// Exit status of the scenario.
@@ -45,6 +47,7 @@ impl Event {
             "reason" => Self::Reason(text()),
             "record" => Self::Record(text(), text()),
             "ran" => Self::Ran(text()),
+            "outside" => Self::Outside(text()),
             "end" => Self::End {
                 status: text().parse().ok()?,
                 milliseconds: text().parse().ok()?,
@@ -72,6 +75,10 @@ mod tests {
         assert_eq!(
             Event::parse("record\tiops\t8700"),
             Some(Event::Record("iops".to_owned(), "8700".to_owned()))
+        );
+        assert_eq!(
+            Event::parse("outside\tgateway gw1"),
+            Some(Event::Outside("gateway gw1".to_owned()))
         );
         assert_eq!(Event::parse("clock\r\n"), Some(Event::WrongClock));
         let end = Event::parse("end\t0\t1\t").unwrap();

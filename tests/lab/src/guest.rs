@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Trouble;
 use crate::event::Event;
 use crate::image::Image;
+use crate::outside::Tools;
 use crate::scenario::Machine;
 
 /// A boot takes 5 seconds, and far longer on a busy machine.
@@ -26,6 +27,8 @@ pub(crate) struct Blueprint {
     pub(crate) disk: PathBuf,
     /// The folder for files that the guest writes.
     pub(crate) folder: PathBuf,
+    /// For scripts on this machine.
+    pub(crate) outside: Tools,
 }
 
 /// The task of `/lab/guest/start.sh`.
@@ -69,6 +72,10 @@ impl Blueprint {
             "local,path={},mount_tag=out,security_model=none,multidevs=remap",
             escape(&self.folder)
         ));
+        // Loopback of this machine is 10.0.2.2 in the guest, which loads the driver if a
+        // scenario needs it. Network boot is off: its firmware is a package of its own.
+        qemu.args(["-netdev", "user,id=outside,ipv6=off"]);
+        qemu.args(["-device", "virtio-net-pci,netdev=outside,romfile="]);
         qemu
     }
 

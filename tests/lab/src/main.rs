@@ -1,13 +1,14 @@
 //! The kernel lab: boots Debian's stock kernel in an emulated machine with
 //! software RDMA devices, and runs scenarios with its NVMe host and target.
 //!
-//! `cargo xtask lab` builds the programs and calls this one. It uses three folders beside the
+//! `cargo xtask lab` builds the programs and calls this one. It uses four folders beside the
 //! sources of this crate:
 //!
 //! * `image/`: scripts that build the image of the guest. It contains Debian packages and
 //!   the module `siw`, and nothing of this project. A change there causes a new image.
 //! * `guest/`: scripts that run in the guest. `lib.sh` documents how to write a scenario.
 //! * `scenarios/`: one file for each scenario.
+//! * `outside/`: scripts that run on this machine beside the guest of a scenario.
 //!
 //! Guests are started as needed and run one scenario after another. A guest is replaced if it
 //! crashes, does not respond or cannot be cleaned up.
@@ -22,6 +23,7 @@ mod figures;
 mod guest;
 mod image;
 mod interop;
+mod outside;
 mod programs;
 mod results;
 mod run;
@@ -39,6 +41,7 @@ use clap::{Parser, ValueEnum};
 use disk::Contents;
 use guest::Blueprint;
 use image::Image;
+use outside::Tools;
 use results::{Finding, Results};
 use run::How;
 use scenario::{Case, Choice, Machine, Scenario};
@@ -199,6 +202,7 @@ fn dispatch(arguments: &Arguments) -> Result<u8, Trouble> {
         image,
         disk,
         folder,
+        outside: Tools::new(lab.join("outside"), &programs),
     };
     let machine = Machine {
         memory_mib: arguments.memory,

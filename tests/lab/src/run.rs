@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::Trouble;
 use crate::event::Event;
 use crate::guest::{Blueprint, Guest};
+use crate::outside::Outside;
 use crate::results::Finding;
 use crate::scenario::{Case, Machine};
 
@@ -153,11 +154,26 @@ impl Board<'_> {
         Ok(guest)
     }
 
+    /// Runs one case, with its script on this machine.
+    fn execute(&self, guest: &mut Guest, case: &Case, folder: &Path) -> Watched {
+        let tools = &self.blueprint.outside;
+        let started = case.scenario.outside.as_ref();
+        let started = started.map(|name| tools.start(name, folder)).transpose();
+        match started {
+            Ok(mut outside) => watch(guest, case, self.how, outside.as_mut()),
+            Err(trouble) => Watched {
+                reason: Some(trouble.to_string()),
+                usable: true,
+                ..Watched::default()
+            },
+        }
+    }
+
     /// Runs one case. Also returns whether the guest can run another one.
     fn attempt(&self, guest: &mut Guest, case: &Case) -> (Finding, bool) {
         let started = Instant::now();
-        let watched = watch(guest, case, self.how);
         let folder = self.blueprint.folder.join(case.name());
+        let watched = self.execute(guest, case, &folder);
         let mut finding = Finding {
             scenario: case.scenario.name.clone(),
             about: case.scenario.about.clone(),
@@ -184,6 +200,9 @@ impl Board<'_> {
     }
 }
 
+/// The response to a command of a scenario without the line `# outside: ...`.
+const NOT_OUTSIDE: &str = "failed: the scenario has no script on this machine";
+
 /// Events of the guest about one case.
 #[derive(Debug, Default)]
 struct Watched {
@@ -194,7 +213,7 @@ struct Watched {
     usable: bool,
 }
 
-fn watch(guest: &mut Guest, case: &Case, how: How) -> Watched {
+fn watch(guest: &mut Guest, case: &Case, how: How, mut outside: Option<&mut Outside>) -> Watched {
     let seconds = case.scenario.timeout.as_secs();
     let order = format!(
         "run {} {} {seconds} {} {}",
@@ -211,6 +230,14 @@ fn watch(guest: &mut Guest, case: &Case, how: How) -> Watched {
     let until = Instant::now() + case.scenario.timeout + CLEANING;
     loop {
         match guest.next(until) {
+            Ok(Event::Outside(command)) => {
+                let response = outside.as_mut().map(|it| it.execute(&command));
+                let response = response.as_deref().unwrap_or(NOT_OUTSIDE);
+                if let Err(why) = guest.order(response) {
+                    watched.lose(&why);
+                    return watched;
+                }
+            }
             Ok(event) => {
                 if watched.process(event) {
                     return watched;
@@ -236,7 +263,7 @@ impl Watched {
     /// Returns whether the case is over.
     fn process(&mut self, event: Event) -> bool {
         match event {
-            Event::Ready { .. } | Event::Broken(_) | Event::WrongClock => {}
+            Event::Ready { .. } | Event::Broken(_) | Event::WrongClock | Event::Outside(_) => {}
             Event::Reason(why) => {
                 self.reason.get_or_insert(why);
             }

@@ -67,6 +67,8 @@ pub(crate) struct Scenario {
     pub(crate) fio_engine: bool,
     /// It needs `/lab/packages`.
     pub(crate) packages: bool,
+    /// The script in `outside/` that runs on this machine meanwhile, without `.sh`.
+    pub(crate) outside: Option<String>,
     pub(crate) machine: Machine,
 }
 
@@ -124,6 +126,7 @@ impl Scenario {
         let mut machine = Machine::default();
         let (mut figures, mut transport) = (false, false);
         let (mut fio_engine, mut packages) = (false, false);
+        let mut outside = None;
         for line in text.lines().take_while(|line| line.starts_with('#')) {
             let Some((key, value)) = line.trim_start_matches(['#', ' ']).split_once(':') else {
                 continue;
@@ -143,6 +146,7 @@ impl Scenario {
                 "transport" => transport = yes(key, value)?,
                 "fio-engine" => fio_engine = yes(key, value)?,
                 "packages" => packages = yes(key, value)?,
+                "outside" => outside = Some(value.to_owned()),
                 "cpus" => machine.cpus = number(key, value)?,
                 "nodes" => machine.nodes = number(key, value)?,
                 _ => {}
@@ -167,6 +171,7 @@ impl Scenario {
             transport,
             fio_engine,
             packages,
+            outside,
             machine,
         })
     }
@@ -308,7 +313,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "#!/bin/bash\n# about: it works: really\n# Some words.\n\
-        # providers: iwarp verbs-siw\n# timeout: 90\n# cpus: 3\n# nodes: 2\n\
+        # providers: iwarp verbs-siw\n# timeout: 90\n# cpus: 3\n# nodes: 2\n# outside: it\n\
         source lib.sh\n# memory: 1\n";
 
     fn scenario(name: &str) -> Scenario {
@@ -324,6 +329,7 @@ mod tests {
     fn header_is_read_up_to_the_first_command() {
         let scenario = scenario("smoke");
         assert_eq!(scenario.about, "it works: really");
+        assert_eq!(scenario.outside.as_deref(), Some("it"));
         assert_eq!(scenario.providers, [Provider::Iwarp, Provider::VerbsSiw]);
         assert_eq!(scenario.timeout, Duration::from_secs(90));
         assert_eq!(scenario.clone().for_long_run(), scenario);
@@ -421,5 +427,9 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let scenarios = load(&folder).unwrap();
         assert!(scenarios.iter().any(|scenario| scenario.name == "smoke"));
+        for name in scenarios.iter().filter_map(|one| one.outside.as_ref()) {
+            let script = folder.with_file_name("outside").join(format!("{name}.sh"));
+            assert!(script.is_file(), "{}", script.display());
+        }
     }
 }

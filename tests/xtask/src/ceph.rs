@@ -215,7 +215,8 @@ fn script(subcommand: &str) -> Command {
     script
 }
 
-fn cache() -> PathBuf {
+/// The folder of the packages.
+pub(crate) fn cache() -> PathBuf {
     folder("cache")
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask lab`: starts the runner of `tests/lab` with all arguments.
 
+use crate::ceph;
 use crate::run::{self, Failure, Outcome};
 use crate::setup::{self, Tool};
 use crate::test::Extent;
@@ -23,7 +24,8 @@ pub(crate) fn main(arguments: &[String]) -> Outcome {
         lab.current_dir(here);
     }
     lab.args(arguments)
-        .env("NVMEOF_LAB_RUNS", run::build_dir().join("lab"));
+        .env("NVMEOF_LAB_RUNS", run::build_dir().join("lab"))
+        .env("NVMEOF_CEPH_CACHE", ceph::cache());
     let status = lab
         .status()
         .map_err(|error| run::cannot_start(&lab, &error))?;

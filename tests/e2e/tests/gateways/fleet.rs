@@ -1,4 +1,4 @@
-//! Two gateways that share two ANA groups over images of a cluster.
+//! Gateways that share two ANA groups over images of a cluster.
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -11,12 +11,13 @@ use nix::sys::signal::Signal;
 use nvmeof_e2e::{Proxy, Run, Setup, Target, ctl, eventually, free_port, managed};
 use serde_json::Value;
 
-/// Names of the gateways. Group 1 prefers the first one, group 2 the second one.
-pub(crate) const NAMES: [&str; 2] = ["gw1", "gw2"];
+/// Names of the gateways; most tests have two. Group 1 prefers the first one, group 2 the second
+/// one.
+pub(crate) const NAMES: [&str; 3] = ["gw1", "gw2", "gw3"];
 /// The groups; group `n` has namespace `n`.
 pub(crate) const GROUPS: [u32; 2] = [1, 2];
 /// Controller identifiers of each.
-pub(crate) const CNTLIDS: [(u16, u16); 2] = [(100, 199), (200, 299)];
+pub(crate) const CNTLIDS: [(u16, u16); 3] = [(100, 199), (200, 299), (300, 399)];
 /// Time limit of a takeover on a busy machine. The figures are printed.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(15);
 
@@ -41,6 +42,8 @@ pub(crate) fn report(text: &str) {
 pub(crate) struct Shared {
     /// Of the record and the images.
     pub(crate) name: String,
+    /// Number of gateways.
+    count: usize,
 }
 
 /// What may differ between the gateways.
@@ -65,9 +68,9 @@ impl Own {
 
 impl Shared {
     /// New images of 16 MiB, and the name of a new record.
-    pub(crate) fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str, count: usize) -> Self {
         let name = format!("{test}-{}", std::process::id());
-        let shared = Self { name };
+        let shared = Self { name, count };
         for group in GROUPS {
             run("rbd", &format!("create --size 16M {}", shared.image(group)));
         }
@@ -76,6 +79,13 @@ impl Shared {
 
     pub(crate) fn image(&self, number: u32) -> String {
         format!("rbd/{}-{number}", self.name)
+    }
+
+    /// The gateways of a group, by priority, as the configuration has them.
+    fn candidates(&self, preferred: usize) -> String {
+        let names = (0..self.count).map(|at| NAMES[(preferred + at) % self.count]);
+        let names: Vec<_> = names.map(|name| format!("'{name}'")).collect();
+        names.join(", ")
     }
 
     /// The configuration of a gateway.
@@ -89,9 +99,11 @@ impl Shared {
         );
         let ha = format!(
             "[ha]\ngateway = '{name}'\nrecord = 'rbd/{}'\n\
-             [[ha.group]]\nid = 1\ngateways = ['gw1', 'gw2']\n\
-             [[ha.group]]\nid = 2\ngateways = ['gw2', 'gw1']\n",
-            self.name
+             [[ha.group]]\nid = 1\ngateways = [{}]\n\
+             [[ha.group]]\nid = 2\ngateways = [{}]\n",
+            self.name,
+            self.candidates(0),
+            self.candidates(1)
         );
         let (first, last) = own.cntlids;
         let access = format!(
@@ -192,30 +204,40 @@ pub(crate) fn serves(status: &Value, id: u32) -> bool {
     group(status, id).is_some_and(|it| it["served_here"] == true)
 }
 
-/// Two gateways.
+/// The gateways of a test.
 pub(crate) struct Fleet {
     pub(crate) shared: Shared,
-    pub(crate) gateways: [Gateway; 2],
+    pub(crate) gateways: Vec<Gateway>,
 }
 
 impl Fleet {
-    /// Both run, and each serves the group that prefers it.
+    /// Two, which run, and each serves the group that prefers it.
     pub(crate) fn started(test: &str) -> Self {
-        let mut fleet = Self::new(test);
-        fleet.start(0);
-        fleet.start(1);
-        fleet.wait_for_both();
+        Self::started_with(test, 2)
+    }
+
+    /// So many.
+    pub(crate) fn started_with(test: &str, count: usize) -> Self {
+        let mut fleet = Self::with(test, count);
+        for at in 0..count {
+            fleet.start(at);
+        }
+        fleet.wait_for_all();
         fleet
     }
 
-    /// Neither runs.
+    /// Two, neither of which runs.
     pub(crate) fn new(test: &str) -> Self {
-        let shared = Shared::new(test);
+        Self::with(test, 2)
+    }
+
+    fn with(test: &str, count: usize) -> Self {
+        let shared = Shared::new(test, count);
         let gateway = |at| {
             let port = free_port();
             Gateway::new(shared.setup(&Own::of(at), port), port)
         };
-        let gateways = [gateway(0), gateway(1)];
+        let gateways = (0..count).map(gateway).collect();
         Self { shared, gateways }
     }
 
@@ -226,10 +248,14 @@ impl Fleet {
         gateway.run_as(&mut command);
     }
 
-    pub(crate) fn wait_for_both(&mut self) {
-        for at in [0, 1] {
-            self.gateways[at].target().wait_for_log("ready: serving");
-            self.wait_until_serves(at, GROUPS[at]);
+    pub(crate) fn wait_for_all(&mut self) {
+        for gateway in &mut self.gateways {
+            gateway.target().wait_for_log("ready: serving");
+        }
+        for (at, id) in GROUPS.into_iter().enumerate() {
+            self.wait_until_serves(at, id);
+        }
+        for at in 0..self.gateways.len() {
             self.wait_for_member(at);
         }
     }
@@ -243,10 +269,10 @@ impl Fleet {
         start.elapsed()
     }
 
-    /// Waits until the gateway is a member, and both know that it is alive.
+    /// Waits until the gateway is a member, and all know that it is alive.
     pub(crate) fn wait_for_member(&self, at: usize) {
         self.wait_for(at, |status| status["standing"] == "member");
-        for by in [0, 1] {
+        for by in 0..self.gateways.len() {
             self.wait_for(by, |status| status["gateways"][at]["state"] == "alive");
         }
     }
@@ -258,11 +284,13 @@ impl Fleet {
         found.unwrap_or_else(|| panic!("{:?}", status()))
     }
 
-    /// Orders a move at either gateway, and waits until it has taken place.
+    /// Orders a move at another gateway, and waits until it has taken place.
     pub(crate) fn move_to(&self, at: usize, id: u32) -> Duration {
         let start = Instant::now();
         let line = format!("ha move {id} {} --no-wait", NAMES[at]);
-        self.gateways[1 - at].ctl(&line).ok();
+        self.gateways[(at + 1) % self.gateways.len()]
+            .ctl(&line)
+            .ok();
         self.wait_until_serves(at, id);
         start.elapsed()
     }
@@ -277,17 +305,19 @@ impl Fleet {
         self.gateways[at].signal(signal);
     }
 
-    /// Ends both, which must have logged nothing unexpected.
-    pub(crate) fn stop(mut self) {
-        for gateway in &mut self.gateways {
-            gateway.target().assert_healthy();
+    /// Ends those that run, which must have logged nothing unexpected.
+    pub(crate) fn stop(self) {
+        let running = self.gateways.into_iter().filter_map(|it| it.target);
+        let mut running: Vec<_> = running.collect();
+        for target in &mut running {
+            target.assert_healthy();
         }
-        for gateway in self.gateways {
-            gateway.target.unwrap().stop();
+        for target in running {
+            target.stop();
         }
     }
 
-    /// Replaces the configuration of both by `change` of it, and reloads.
+    /// Replaces the configuration of all by `change` of it, and reloads.
     pub(crate) fn reload(&mut self, change: impl Fn(&str) -> String) {
         for gateway in &mut self.gateways {
             let text = change(&gateway.setup.text());

@@ -149,7 +149,8 @@ impl Load {
     pub(crate) fn start(fleet: &Fleet) -> Self {
         let client = Client::new();
         let counters = Arc::<Counters>::default();
-        let paths: Vec<_> = [0, 1].map(|at| path(fleet, at)).into();
+        let paths = (0..fleet.gateways.len()).map(|at| path(fleet, at));
+        let paths: Vec<_> = paths.collect();
         let (multipath, disks) = client.wait(async {
             let options = MultipathOptions::default();
             let multipath = Multipath::connect(&client.host, &paths, options)

@@ -13,6 +13,7 @@
 mod fleet;
 mod load;
 mod network;
+mod outages;
 mod watch;
 
 use std::thread::sleep;
@@ -59,7 +60,7 @@ fn groups_are_spread_by_priority() {
         "start: both groups served after {:.1?}",
         start.elapsed()
     ));
-    fleet.wait_for_both();
+    fleet.wait_for_all();
     let shown = fleet.gateways[0].ctl("ha show").ok().text();
     for words in [
         "gw1 (this one): member",
@@ -71,8 +72,8 @@ fn groups_are_spread_by_priority() {
         assert!(shown.contains(&words), "{words}: {shown}");
     }
     let other = fleet.gateways[1].status().unwrap();
-    for (at, name) in NAMES.iter().enumerate() {
-        let group = fleet::group(&other, GROUPS[at]).unwrap();
+    for (name, id) in NAMES.iter().zip(GROUPS) {
+        let group = fleet::group(&other, id).unwrap();
         assert_eq!(group["owner"], *name, "{other}");
         assert_eq!(group["epoch"], 1, "{other}");
     }
@@ -506,8 +507,9 @@ fn full_cluster_fails_writes_and_moves_no_group() {
         }
     };
     let state = || {
-        let each = fleet.gateways.each_ref().map(Gateway::status);
+        let each = fleet.gateways.iter().map(Gateway::status);
         let each = each.map(|it| it.map(|it| GROUPS.map(|id| serves(&it, id))));
+        let each: Vec<_> = each.collect();
         let epochs = GROUPS.map(|id| fleet.group(0, id)["epoch"].as_u64());
         (each, epochs)
     };
@@ -683,7 +685,7 @@ fn owner_without_its_cluster_can_be_ended() {
         Err(why) => return report(&format!("link to the cluster: skipped: {why}")),
     };
     fleet.start(1);
-    fleet.wait_for_both();
+    fleet.wait_for_all();
     let load = Load::start(&fleet);
     load.longest();
     links.cut(true);
@@ -719,7 +721,7 @@ fn owner_without_its_cluster_stops_serving() {
         }
     };
     fleet.start(1);
-    fleet.wait_for_both();
+    fleet.wait_for_all();
     let load = Load::start(&fleet);
     let watch = Watch::start(&fleet);
     let mut late = Late::new(&fleet, &load);

@@ -18,20 +18,20 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// For each group: whether a gateway serves it by its own status, and by its ANA log.
 type Sample = [[bool; 2]; 2];
 
-/// A thread that asks both gateways.
+/// A thread that asks all gateways.
 pub(crate) struct Watch {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Overlaps>,
 }
 
-/// How long both gateways served a group at once, at most.
+/// How long two gateways served a group at once, at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Overlaps {
     /// By their own status.
     pub(crate) status: Duration,
     /// By their ANA logs.
     pub(crate) ana: Duration,
-    /// Number of samples of both.
+    /// Number of samples of each.
     pub(crate) samples: u64,
 }
 
@@ -45,7 +45,9 @@ struct Asked {
 impl Watch {
     pub(crate) fn start(fleet: &Fleet) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let mut asked = [0, 1].map(|at| Asked::new(fleet.gateways[at].socket(), path(fleet, at)));
+        let gateways = fleet.gateways.iter().enumerate();
+        let asked = gateways.map(|(at, it)| Asked::new(it.socket(), path(fleet, at)));
+        let mut asked: Vec<_> = asked.collect();
         let its = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || watch(&mut asked, &its));
         Self { is_over, thread }
@@ -103,23 +105,24 @@ impl Asked {
     }
 }
 
-/// A group counts as served twice if the first gateway serves it before and after the sample in
-/// which the second one does.
-fn watch(asked: &mut [Asked; 2], is_over: &AtomicBool) -> Overlaps {
+/// A group counts as served twice if a gateway serves it before and after the sample in which
+/// another one does.
+fn watch(asked: &mut [Asked], is_over: &AtomicBool) -> Overlaps {
     let client = Client::new();
     let mut result = Overlaps::default();
-    let mut since = [[None::<Instant>; 2]; 2];
-    let [first, second] = asked;
-    let mut before = first.sample(&client);
+    let mut since = vec![[[None::<Instant>; 2]; 2]; asked.len()];
+    let mut samples: Vec<Sample> = asked.iter_mut().map(|it| it.sample(&client)).collect();
     while !is_over.load(Ordering::Relaxed) {
-        let start = Instant::now();
-        let between = second.sample(&client);
-        let after = first.sample(&client);
-        for group in 0..2 {
-            for by in 0..2 {
-                let twice = before[group][by] && between[group][by] && after[group][by];
-                let since = &mut since[group][by];
-                if !twice {
+        for at in 0..asked.len() {
+            let start = Instant::now();
+            let after = asked[at].sample(&client);
+            let before = std::mem::replace(&mut samples[at], after);
+            for (group, by) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                // Sampled since `before`.
+                let mut others = (0..samples.len()).filter(|other| *other != at);
+                let between = others.any(|other| samples[other][group][by]);
+                let since = &mut since[at][group][by];
+                if !(before[group][by] && between && after[group][by]) {
                     *since = None;
                     continue;
                 }
@@ -130,7 +133,6 @@ fn watch(asked: &mut [Asked; 2], is_over: &AtomicBool) -> Overlaps {
                 *longest = lasts.max(*longest);
             }
         }
-        before = after;
         result.samples += 1;
         std::thread::sleep(INTERVAL);
     }

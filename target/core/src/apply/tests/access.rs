@@ -10,7 +10,7 @@ use super::*;
 use crate::admin::tests::access::{page, served, two_groups};
 use crate::admin::tests::events::{changed, enable, event, hold};
 use crate::testing::port_in;
-use crate::{AnaGroup, PortSpec};
+use crate::{AnaGroup, NamespaceState, PortSpec};
 
 const OTHER: &str = "nqn.2026-11.org.example:other";
 
@@ -98,6 +98,40 @@ fn ana_group_change_sends_two_notices() {
         (2, AnaState::INACCESSIBLE, vec![2, 3, 4], 1),
     ];
     assert_eq!(page(&mut host), (1, groups));
+}
+
+#[test]
+fn takeover_by_another_gateway_is_an_ana_change_only() {
+    let served_by = |state: NamespaceState, blocks: u64| {
+        let mut spec = two_groups();
+        for namespace in spec.namespaces.iter_mut().filter(|it| it.ana_group == 2) {
+            namespace.state = state;
+            namespace.blocks = blocks;
+            // Each takeover opens the images again.
+            namespace.store += 100;
+        }
+        let ana = match state {
+            NamespaceState::Ready => AnaState::OPTIMIZED,
+            _ => AnaState::INACCESSIBLE,
+        };
+        (two_ports(ana, ana), [spec])
+    };
+    let (ports, [spec]) = served_by(NamespaceState::Standby, 1000);
+    let target = served(&ports, spec);
+    let (mut host, _io) = Host::ready_at(&target, &ports[0], HOST);
+    listen(&mut host);
+    for state in [NamespaceState::Ready, NamespaceState::Standby] {
+        let (ports, specs) = served_by(state, 1000);
+        let _ = apply_with(&target, &ports, &specs);
+        assert_eq!(events(&mut host), [AsyncEvent::ANA_CHANGED], "{state:?}");
+        let _ = page(&mut host);
+    }
+    // The former owner had another size.
+    let (ports, specs) = served_by(NamespaceState::Ready, 2000);
+    let _ = apply_with(&target, &ports, &specs);
+    assert_eq!(events(&mut host), [AsyncEvent::NAMESPACE_CHANGED]);
+    assert_eq!(changed_namespaces(&mut host), [2, 3]);
+    assert_eq!(events(&mut host), [AsyncEvent::ANA_CHANGED]);
 }
 
 #[test]
