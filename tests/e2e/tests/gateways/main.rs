@@ -650,7 +650,7 @@ fn owner_without_its_cluster_gives_its_commands_up() {
         Err(why) => return report(&format!("link to the cluster: skipped: {why}")),
     };
     fleet.start(1);
-    fleet.wait_for_both();
+    fleet.wait_for_all();
     let load = Load::start(&fleet);
     let mut late = Late::new(&fleet, &load);
     load.longest();
