@@ -111,7 +111,8 @@ impl GroupState {
 
     /// The last failure, unless the group has been served since.
     pub(crate) fn last_error(&self) -> Option<&str> {
-        (self.attempts > 0).then_some(self.last_error.as_str())
+        let is_over = self.attempts == 0 || self.is_serving();
+        (!is_over).then_some(self.last_error.as_str())
     }
 
     /// When time alone may cause an action.

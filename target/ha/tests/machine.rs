@@ -542,6 +542,23 @@ fn disconnects_of(world: &mut World, name: &str) -> usize {
 }
 
 #[test]
+fn error_is_shown_until_the_group_is_served() {
+    let mut world = World::pair();
+    let error = |world: &World| {
+        let why = world.gateways["b"].machine.why(world.time(), 1);
+        why.unwrap().last_error
+    };
+    world.at("a").is_suspended = true;
+    world.at("b").fails_fence = true;
+    world.run(6000);
+    assert_eq!(error(&world).as_deref(), Some("fence: no such pool"));
+    world.at("b").fails_fence = false;
+    world.run(10_000);
+    assert_eq!(world.serving(), [("b", 1), ("b", 2)]);
+    assert_eq!(error(&world), None);
+}
+
+#[test]
 fn gateway_serves_nothing_until_its_hosts_are_disconnected() {
     let mut world = World::new([("a", config("a", 0))]);
     world.run(5000);
