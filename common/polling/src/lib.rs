@@ -103,6 +103,13 @@ impl Polling {
         self.counts
     }
 
+    /// Whether it adapts to what polling finds: see [`PollingConfig::learns`].
+    #[inline]
+    #[must_use]
+    pub fn adapts(&self) -> bool {
+        self.config.learns
+    }
+
     /// An iteration that began at `now` ended.
     #[inline]
     #[must_use]

@@ -1,6 +1,7 @@
 //! A wrapper that delays completions, so that they are out of order.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nvmeof_backend::{Backend, Done, Geometry, Io, Refused, Request};
 use nvmeof_uring as uring;
@@ -80,6 +81,14 @@ impl Backend for Delayed {
 
     fn waiting(&self) -> bool {
         !self.held.is_empty() || self.inner.waiting()
+    }
+
+    fn completes_in_batches(&self) -> bool {
+        self.inner.completes_in_batches()
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        self.inner.longest_sleep()
     }
 
     fn in_flight(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nvmeof_backend::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Refused, Request};
@@ -149,6 +150,14 @@ impl Backend for Faulty {
 
     fn waiting(&self) -> bool {
         self.inner.waiting()
+    }
+
+    fn completes_in_batches(&self) -> bool {
+        self.inner.completes_in_batches()
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        self.inner.longest_sleep()
     }
 
     fn in_flight(&self) -> usize {

@@ -1,5 +1,7 @@
 //! The interface of a backend: one backing store, opened for one reactor.
 
+use std::time::Duration;
+
 use nix::fcntl::FallocateFlags;
 use nvmeof_memory::Buf;
 use nvmeof_uring as uring;
@@ -39,6 +41,18 @@ pub trait Backend {
     /// Whether [`poll`](Self::poll) has work although no operation is in flight in the
     /// ring: the reactor must not sleep, because no completion would wake it.
     fn waiting(&self) -> bool;
+
+    /// Whether the reactor is to sleep instead of polling, because many operations are in flight
+    /// that are slow, and a sleep collects several completions.
+    fn completes_in_batches(&self) -> bool {
+        false
+    }
+
+    /// The longest sleep after [`waiting`](Self::waiting) was false: completions may be kept that
+    /// long before they wake the reactor. `None`: there is no limit.
+    fn longest_sleep(&self) -> Option<Duration> {
+        None
+    }
 
     /// Accepted requests that have not completed.
     fn in_flight(&self) -> usize;

@@ -3,6 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_uring::RingError;
 
@@ -72,6 +73,18 @@ pub trait BackingStores {
     /// # Errors
     /// As [`poll`](Self::poll).
     fn may_sleep(&mut self) -> Result<bool, BackingStoresError>;
+
+    /// Whether to sleep instead of polling, because a sleep collects several completions of slow
+    /// operations.
+    fn completes_in_batches(&self) -> bool {
+        false
+    }
+
+    /// The longest sleep after [`may_sleep`](Self::may_sleep) returned true; `None`: there is no
+    /// limit.
+    fn longest_sleep(&self) -> Option<Duration> {
+        None
+    }
 
     /// The backing stores that have operations outstanding, and how many.
     fn outstanding(&self) -> Vec<(String, usize)> {

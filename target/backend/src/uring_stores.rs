@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nvmeof_memory::Region;
 use nvmeof_uring as uring;
@@ -363,6 +364,15 @@ impl BackingStores for UringStores {
 
     fn may_sleep(&mut self) -> Result<bool, BackingStoresError> {
         Ok(Self::may_sleep(self)?)
+    }
+
+    fn completes_in_batches(&self) -> bool {
+        self.all().any(|open| open.backend.completes_in_batches())
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        let all = self.all();
+        all.filter_map(|open| open.backend.longest_sleep()).min()
     }
 
     fn name(&self, store: u32) -> String {

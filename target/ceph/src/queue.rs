@@ -3,17 +3,18 @@
 //! ```text
 //!   thread of the queue                     threads of librbd
 //!   start: slot ── rbd_aio_* ──────────────► completed(): result in the slot,
-//!                                            slot onto the list, wake if asleep
+//!                                            slot onto the list, wake if it is the
+//!                                            last one that a sleep waits for
 //!   take_completed: the whole list ◄──────── list
 //! ```
 //! A slot owns the buffer of its call until it is taken from the list. The list and the slots live
 //! until the last call has completed, also if the queue is gone.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::ptr::{NonNull, from_ref, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void};
@@ -83,6 +84,8 @@ pub struct Queue {
     is_abandoned: bool,
     /// Slots without a call.
     free: Vec<usize>,
+    /// Whether [`may_sleep`](Self::may_sleep) was called since completions were last taken.
+    may_be_asleep: Cell<bool>,
 }
 
 struct Shared {
@@ -90,8 +93,8 @@ struct Shared {
     slots: Box<[Slot]>,
     /// Completed slots, the last one first, linked by `next`.
     completed: AtomicPtr<Slot>,
-    /// Whether the thread may sleep.
-    is_asleep: AtomicBool,
+    /// Completions until the thread is to be woken; 0: it is awake.
+    until_wake: AtomicUsize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -117,7 +120,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 impl Queue {
     /// A queue for at most `slots` calls at the same time. `wake` is called, by any thread, after
-    /// a completion if [`may_sleep`](Self::may_sleep) was called before; it must not block.
+    /// the completion that [`may_sleep`](Self::may_sleep) waits for; it must not block.
     #[must_use]
     pub fn new(image: &Image, slots: usize, wake: Box<dyn Fn() + Send + Sync>) -> Self {
         let slot = |index| Slot {
@@ -131,13 +134,14 @@ impl Queue {
             image: image.clone(),
             slots: (0..slots).map(slot).collect(),
             completed: AtomicPtr::new(null_mut()),
-            is_asleep: AtomicBool::new(false),
+            until_wake: AtomicUsize::new(0),
             wake,
         };
         Self {
             shared: Arc::new(shared),
             is_abandoned: false,
             free: (0..slots).rev().collect(),
+            may_be_asleep: Cell::new(false),
         }
     }
 
@@ -211,8 +215,13 @@ impl Queue {
         Err(NotStarted { errno, call })
     }
 
-    /// Passes the calls that have completed to `done`.
+    /// Passes the calls that have completed to `done`. Later ones do not call `wake`.
     pub fn take_completed(&mut self, mut done: impl FnMut(Done)) {
+        if self.may_be_asleep.take() {
+            // A system call less for the thread of librbd. One that wakes at the same time does no
+            // harm.
+            self.shared.until_wake.store(0, Ordering::Relaxed);
+        }
         let mut next = self.shared.completed.swap(null_mut(), Ordering::AcqRel);
         while let Some(slot) = NonNull::new(next) {
             // SAFETY: a slot of this queue, which lives as long as `shared`.
@@ -234,11 +243,14 @@ impl Queue {
         self.is_abandoned = true;
     }
 
-    /// Whether no completion waits to be taken. From then on, the next one calls `wake`.
+    /// Whether no completion waits to be taken. From then on, `wake` is called after `batch`
+    /// completions at the latest, and after one if `batch` is 0.
     #[must_use]
-    pub fn may_sleep(&self) -> bool {
-        // Both here and in `completed`, SeqCst orders the write before the read.
-        self.shared.is_asleep.store(true, Ordering::SeqCst);
+    pub fn may_sleep(&self, batch: usize) -> bool {
+        self.may_be_asleep.set(true);
+        // Both here and in `completed`, SeqCst orders the write before the read. A completion that
+        // was taken before may be counted after this: it wakes the thread too early.
+        self.shared.until_wake.store(batch.max(1), Ordering::SeqCst);
         self.shared.completed.load(Ordering::SeqCst).is_null()
     }
 }
@@ -322,7 +334,11 @@ unsafe extern "C" fn completed(completion: CompletionT, argument: *mut c_void) {
             Err(other) => last = other,
         }
     }
-    if shared.is_asleep.swap(false, Ordering::SeqCst) {
+    let one_less = |count: usize| count.checked_sub(1);
+    let before = shared
+        .until_wake
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+    if before == Ok(1) {
         (shared.wake)();
     }
     // If this is the last reference, another thread closes the image.

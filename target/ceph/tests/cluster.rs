@@ -83,7 +83,7 @@ fn run((queue, woken): &mut (Queue, Receiver<()>), call: Call) -> Done {
     queue.start(7, call).unwrap();
     let mut done = None;
     while done.is_none() {
-        if queue.may_sleep() {
+        if queue.may_sleep(1) {
             woken.recv_timeout(LIMIT).unwrap();
         }
         queue.take_completed(|one| done = Some(one));
@@ -332,7 +332,7 @@ fn queues_of_one_image_are_independent() {
                         }
                         let mut seen = 0u32;
                         while seen != 0xffff {
-                            if queue.may_sleep() {
+                            if queue.may_sleep(1) {
                                 woken.recv_timeout(LIMIT).unwrap();
                             }
                             queue.take_completed(|done| {
@@ -348,6 +348,32 @@ fn queues_of_one_image_are_independent() {
             });
         }
     });
+}
+
+#[test]
+fn sleep_ends_after_a_batch_of_completions() {
+    new_image("batch");
+    let image = open(&connect(), "batch");
+    let (mut queue, woken) = queue(&image, 16);
+    let buffers = buffers(16);
+    for tag in 0..16 {
+        let (offset, buf) = (tag * 4096, filled(&buffers, 1));
+        queue.start(tag, Call::Write { offset, buf }).unwrap();
+    }
+    let mut taken = 0;
+    // False if the cluster was very fast.
+    if queue.may_sleep(8) {
+        woken.recv_timeout(LIMIT).unwrap();
+        queue.take_completed(|_| taken += 1);
+        assert!(taken >= 8, "{taken}");
+    }
+    while queue.in_flight() > 0 {
+        if queue.may_sleep(0) {
+            woken.recv_timeout(LIMIT).unwrap();
+        }
+        queue.take_completed(|_| taken += 1);
+    }
+    assert_eq!(taken, 16);
 }
 
 #[test]

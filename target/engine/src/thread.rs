@@ -110,7 +110,11 @@ pub fn step<S: BackingStores>(
     if drained {
         return Ok((did_work, LoopAction::Exit));
     }
-    let next = match polling.after_iteration(did_work, now) {
+    let mut next = polling.after_iteration(did_work, now);
+    if !did_work && polling.adapts() && reactor.completes_in_batches() {
+        next = NextStep::Sleep;
+    }
+    let next = match next {
         NextStep::Sleep if !reactor.rest(now)? => polling.without_sleep(now),
         next => next,
     };
@@ -118,7 +122,7 @@ pub fn step<S: BackingStores>(
         NextStep::Continue => LoopAction::Continue,
         NextStep::Yield => LoopAction::Yield,
         NextStep::Sleep => LoopAction::Sleep {
-            until: reactor.next_deadline(),
+            until: reactor.latest_wake(now),
         },
     };
     Ok((did_work, action))

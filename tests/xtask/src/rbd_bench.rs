@@ -171,6 +171,10 @@ impl Bench {
         bench.args(["bench", "-a", "127.0.0.1", "-s", &port, "-n", NQN]);
         bench.args(["--provider", provider, "--namespace-id", "1"]);
         bench.args(["--rw", cell.rw, "--bs", "4k", "--iodepth", &depth]);
+        if cell.depth > 1 {
+            // The OSD needs the CPU that a host would poll on. As long as the async interface.
+            bench.args(["--spin-us", "100"]);
+        }
         bench.args(["--runtime", &self.options.seconds.to_string(), "-o", "json"]);
         bench.arg("--shm-folder").arg(self.stage.path("shm"));
         let json = self.json(&mut bench)?;

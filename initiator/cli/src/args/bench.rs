@@ -44,6 +44,12 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "SIZE", default_value = "4KiB",
           value_parser = size::<u32>(0..=u32::MAX.into()))]
     pub(crate) in_capsule: u32,
+    /// Longest time to poll before sleeping, in microseconds: 0 to 1000000
+    ///
+    /// With the polled interface, the default is 1000000: use less if the target needs the CPU.
+    /// With the async interface, it is 100.
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0..=1_000_000))]
+    pub(crate) spin_us: Option<u32>,
     /// Interface of the initiator
     #[arg(long, value_name = "NAME", default_value = "polled")]
     pub(crate) interface: Interface,
@@ -58,7 +64,13 @@ impl Bench {
         self.subsystem.paths(|options| {
             options.io_queues = self.queues.nr_io_queues;
             options.in_capsule = self.in_capsule;
+            options.spin = self.spin().unwrap_or(options.spin);
         })
+    }
+
+    /// Longest time to poll, if it was given.
+    pub(crate) fn spin(&self) -> Option<Duration> {
+        self.spin_us.map(|us| Duration::from_micros(u64::from(us)))
     }
 }
 

@@ -32,6 +32,7 @@ pub(super) struct Plan {
     pub(super) depth: u16,
     pub(super) queues: u16,
     pub(super) runtime: Duration,
+    polling: PollingConfig,
 }
 
 impl Plan {
@@ -64,6 +65,10 @@ impl Plan {
             depth: args.iodepth,
             queues: args.queues.nr_io_queues,
             runtime: args.runtime,
+            polling: PollingConfig {
+                longest: args.spin().unwrap_or(LONGEST_SPIN),
+                learns: true,
+            },
         })
     }
 }
@@ -142,10 +147,7 @@ pub(super) struct Job {
 
 /// A benchmark polls all the time, unless another process needs the CPU: it may be the
 /// target.
-const POLLING: PollingConfig = PollingConfig {
-    longest: Duration::from_secs(1),
-    learns: true,
-};
+const LONGEST_SPIN: Duration = Duration::from_secs(1);
 /// Longest sleep: the clock has to be checked too.
 const NAP: Duration = Duration::from_millis(10);
 
@@ -197,7 +199,7 @@ impl Job {
         let mut tally = Tally::default();
         let begin = self.start.elapsed();
         let end = begin + self.plan.runtime;
-        let mut polling = Polling::new(POLLING, begin);
+        let mut polling = Polling::new(self.plan.polling, begin);
         let mut now = begin;
         loop {
             if now < end && !shared.stop.load(Ordering::Relaxed) {

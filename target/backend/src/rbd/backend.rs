@@ -1,6 +1,8 @@
 //! An image, opened for one reactor.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nvmeof_ceph::{Call, Done as Completed, NotStarted, Queue};
@@ -22,10 +24,34 @@ pub(crate) struct RbdBackend {
     pass: Option<Pass>,
     /// Completions of one `poll`, empty between calls: kept for its allocation.
     completed: Vec<Completed>,
+    /// Completions that the last sleep waits for.
+    batch: Cell<usize>,
+    /// Sleeps since the last completion.
+    sleeps: Cell<u32>,
 }
 
 /// Minimum number of requests in flight.
 const AT_LEAST: usize = 32;
+
+/// Requests in flight from which on completions are collected. Each wake-up takes the CPU from the
+/// threads of librbd, and responses that are sent together cost less, also the host.
+const MANY: usize = 16;
+/// The part of the requests in flight that a sleep waits for: each completion waits for at most
+/// that part of its latency.
+const PART: usize = 8;
+/// Longest time that completions are collected.
+const LONGEST_DELAY: Duration = Duration::from_millis(1);
+/// Sleeps without a completion after which the next one ends with the first completion.
+const MOST_SLEEPS: u32 = 4;
+
+/// The number of completions that a sleep waits for.
+fn batch(in_flight: usize, sleeps: u32) -> usize {
+    if in_flight >= MANY && sleeps < MOST_SLEEPS {
+        in_flight / PART
+    } else {
+        1
+    }
+}
 
 impl RbdBackend {
     pub(crate) fn open(
@@ -44,6 +70,8 @@ impl RbdBackend {
             geometry,
             pass,
             completed: Vec::with_capacity(count),
+            batch: Cell::new(1),
+            sleeps: Cell::new(0),
         }
     }
 
@@ -203,13 +231,30 @@ impl Backend for RbdBackend {
         }
         let mut completed = std::mem::take(&mut self.completed);
         self.queue.take_completed(|done| completed.push(done));
+        if !completed.is_empty() {
+            self.sleeps.set(0);
+        }
         io.done
             .extend(completed.drain(..).map(|one| self.done(one)));
         self.completed = completed;
     }
 
     fn waiting(&self) -> bool {
-        self.queue.in_flight() > 0 && !self.queue.may_sleep()
+        let in_flight = self.queue.in_flight();
+        self.batch.set(batch(in_flight, self.sleeps.get()));
+        if in_flight == 0 {
+            return false;
+        }
+        self.sleeps.set(self.sleeps.get().saturating_add(1));
+        !self.queue.may_sleep(self.batch.get())
+    }
+
+    fn completes_in_batches(&self) -> bool {
+        self.queue.in_flight() >= MANY
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        (self.batch.get() > 1).then_some(LONGEST_DELAY)
     }
 
     fn in_flight(&self) -> usize {
@@ -228,6 +273,14 @@ impl Backend for RbdBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_operations_are_not_collected() {
+        let batches = [0, 1, 15, 16, 128].map(|in_flight| batch(in_flight, 0));
+        assert_eq!(batches, [1, 1, 1, 2, 16]);
+        let sleeps = [1, 3, 4, u32::MAX].map(|sleeps| batch(128, sleeps));
+        assert_eq!(sleeps, [16, 16, 1, 1], "a cluster that does not respond");
+    }
 
     #[test]
     fn errors_of_a_lost_image_are_not_those_of_a_medium() {

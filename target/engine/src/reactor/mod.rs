@@ -368,6 +368,17 @@ impl<S: BackingStores> Reactor<S> {
         Ok(self.next_deadline().is_none_or(|at| at > now))
     }
 
+    /// Whether to sleep instead of polling: see [`BackingStores::completes_in_batches`].
+    pub(crate) fn completes_in_batches(&self) -> bool {
+        self.stores.completes_in_batches()
+    }
+
+    /// When a sleep that begins at `now`, after [`rest`](Self::rest), ends at the latest.
+    pub(crate) fn latest_wake(&self, now: Duration) -> Option<Duration> {
+        let stores = self.stores.longest_sleep().map(|longest| now + longest);
+        self.next_deadline().into_iter().chain(stores).min()
+    }
+
     /// The descriptors to sleep on: of providers, backing stores, and last the mailbox.
     pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let providers = self.providers.iter().filter_map(|one| one.wait_fd());
