@@ -638,7 +638,7 @@ fn group_is_taken_over_from_another_client_and_handed_over() {
     assert!(error.to_string().contains("in use"), "{error}");
     unfenced.close(LIMIT).unwrap();
     // The takeover: the former owner still has all open.
-    let second = RbdClients::connect(&access(), 2, &[address.clone()]).unwrap();
+    let second = RbdClients::connect(&access(), 2, std::slice::from_ref(address)).unwrap();
     let taken = through(&second).unwrap();
     second.permit();
     let mut after = bench(&taken.in_period(&second).unwrap());
