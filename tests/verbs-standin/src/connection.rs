@@ -40,31 +40,29 @@ pub(crate) fn settle(world: &mut World) {
     while let Some(qp) = world.broken.pop() {
         let id = world.qps.get(qp).map(|qp| qp.id);
         if let Some(id) = id {
-            break_stream(world, id);
+            break_stream(world, id, false);
         }
     }
 }
 
-/// The stream of an id ended: both sides are notified.
-fn break_stream(world: &mut World, id: usize) {
+/// The stream of an id ended, by its `peer` or by itself: both sides are notified.
+fn break_stream(world: &mut World, id: usize, by_peer: bool) {
     let Some(one) = world.ids.ids.get_mut(&id) else {
         return;
     };
     match one.state {
         IdState::Accepted | IdState::Connected | IdState::Leaving => one.state = IdState::Over,
-        IdState::Connecting if !one.ended => one.ended = true,
+        IdState::Connecting if by_peer && !one.ended => one.ended = true,
         _ => return,
     }
     let peer = one.peer;
     let qp = one.qp;
-    world
-        .ids
-        .tell(id, cm_event::RDMA_CM_EVENT_DISCONNECTED, 0);
+    world.ids.tell(id, cm_event::RDMA_CM_EVENT_DISCONNECTED, 0);
     if let Some(qp) = qp {
         transfer::stop(world, qp);
     }
     if let Some(peer) = peer {
-        break_stream(world, peer);
+        break_stream(world, peer, true);
     }
 }
 
@@ -383,6 +381,9 @@ pub(crate) fn taken(world: &mut World, event: &CmEvent) {
     if event.kind != cm_event::RDMA_CM_EVENT_ESTABLISHED || one.state != IdState::Connecting {
         return;
     }
+    // What both sides agreed on.
+    one.params.reads_in = event.params.reads_in;
+    one.params.reads_out = event.params.reads_out;
     let ended = std::mem::take(&mut one.ended);
     one.state = if ended {
         IdState::Over
@@ -390,7 +391,13 @@ pub(crate) fn taken(world: &mut World, event: &CmEvent) {
         IdState::Connected
     };
     let peer = one.peer;
+    let (qp, device) = (one.qp, one.device);
     make_ready(world, event.id, peer);
+    let stopped = qp.and_then(|qp| world.qps.get(qp));
+    let stopped = stopped.is_some_and(|qp| qp.state == State::Error);
+    if stopped && is_iwarp(world, device) {
+        world.broken.extend(qp);
+    }
     let Some(peer) = peer else { return };
     let at = world.ids.ids.get(&peer).and_then(|peer| peer.device);
     let device = at.and_then(|device| world.device_mut(device));
@@ -533,14 +540,7 @@ pub(crate) fn leave(world: &mut World, id: usize) {
         (IdState::Requested, _) => {
             let _ = reject(world, id, &[]);
         }
-        (IdState::Connecting, Some(peer)) => {
-            over(world, peer);
-            // A stream that ends is detected by the answer.
-            if !iwarp {
-                let kind = cm_event::RDMA_CM_EVENT_REJECTED;
-                world.ids.tell(peer, kind, REASON_TIMEOUT);
-            }
-        }
+        (IdState::Connecting, Some(peer)) => cancel(world, peer, iwarp),
         (IdState::Accepted | IdState::Connected | IdState::Over, Some(_)) if !removed => {
             say_good_bye(world, id);
         }
@@ -554,6 +554,29 @@ pub(crate) fn leave(world: &mut World, id: usize) {
         None => {}
     }
     destroy(world, id);
+}
+
+/// The peer of an id gives up its request.
+fn cancel(world: &mut World, id: usize, iwarp: bool) {
+    let Some(one) = world.ids.ids.get(&id) else {
+        return;
+    };
+    let (accepted, qp) = (one.state == IdState::Accepted, one.qp);
+    if !accepted && one.state != IdState::Requested {
+        return;
+    }
+    over(world, id);
+    if !iwarp {
+        let kind = cm_event::RDMA_CM_EVENT_REJECTED;
+        world.ids.tell(id, kind, REASON_TIMEOUT);
+    } else if accepted {
+        // Otherwise the end of the stream is detected by the answer.
+        let kind = cm_event::RDMA_CM_EVENT_DISCONNECTED;
+        world.ids.tell(id, kind, 0);
+        if let Some(qp) = qp {
+            transfer::stop(world, qp);
+        }
+    }
 }
 
 /// Removes an id from the table, with its events.

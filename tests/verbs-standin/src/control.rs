@@ -93,12 +93,7 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
     Ok(())
 }
 
-fn add_device(
-    world: &mut World,
-    name: &str,
-    profile: Profile,
-    addr: IpAddr,
-) -> Result<(), String> {
+fn add_device(world: &mut World, name: &str, profile: Profile, addr: IpAddr) -> Result<(), String> {
     let signal = Signal::new().map_err(|error| format!("{name}: {error}"))?;
     // SAFETY: numbers, pointers and optional functions.
     let mut device: ibv_device = unsafe { zeroed() };

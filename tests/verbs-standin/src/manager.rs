@@ -14,8 +14,8 @@ use crate::faults::Point;
 use crate::ids::{CmChannel, CmEvent, Params};
 use crate::queue::{Qp, Sizes, State};
 use crate::raw::{
-    Ptr, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_srq, rdma_cm_event,
-    rdma_cm_id, rdma_conn_param, rdma_event_channel, zeroed,
+    Ptr, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_srq, rdma_cm_event, rdma_cm_id,
+    rdma_conn_param, rdma_event_channel, zeroed,
 };
 use crate::signal::{self, Signal};
 use crate::world::{World, acknowledged, lock, wait_for_acknowledgements};
@@ -315,7 +315,10 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     };
     let mut world = lock();
     let one = world.ids.ids.get(&id.addr());
-    let Some(device) = one.filter(|one| one.qp.is_none()).and_then(|one| one.device) else {
+    let Some(device) = one
+        .filter(|one| one.qp.is_none())
+        .and_then(|one| one.device)
+    else {
         return failed(libc::EINVAL);
     };
     if let Err(errno) = check(&world, device, &parts) {

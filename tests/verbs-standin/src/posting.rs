@@ -287,10 +287,7 @@ unsafe fn parse(wr: &ibv_send_wr, limits: Limits) -> Result<Op, c_int> {
 }
 
 fn limits_of(world: &World, qp: &Qp) -> Limits {
-    let profile = world
-        .devices
-        .get(qp.device)
-        .map(|device| device.profile);
+    let profile = world.devices.get(qp.device).map(|device| device.profile);
     Limits {
         segments: qp.sizes.send_segments,
         inline: qp.sizes.inline,

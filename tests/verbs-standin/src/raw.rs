@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 
 pub(crate) use rdma_sys::{
-    ibv_comp_channel, ibv_context, ibv_context_ops, ibv_cq, ibv_device,
-    ibv_device_attr, ibv_device_cap_flags, ibv_mr, ibv_mtu, ibv_mw, ibv_mw_type, ibv_node_type,
-    ibv_pd, ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr,
+    ibv_comp_channel, ibv_context, ibv_context_ops, ibv_cq, ibv_device, ibv_device_attr,
+    ibv_device_cap_flags, ibv_mr, ibv_mtu, ibv_mw, ibv_mw_type, ibv_node_type, ibv_pd,
+    ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr,
     ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr,
     ibv_transport_type, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as status,
     ibv_wr_opcode, rdma_cm_event, rdma_cm_event_type as cm_event, rdma_cm_id, rdma_conn_param,

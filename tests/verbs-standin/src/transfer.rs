@@ -292,10 +292,7 @@ fn opcode_of(op: &Op) -> u32 {
 fn finish_reads(world: &mut World, key: usize, all: bool) {
     loop {
         let Some(qp) = world.qps.get(key) else { return };
-        let now = world
-            .devices
-            .get(qp.device)
-            .map_or(0, |device| device.time);
+        let now = world.devices.get(qp.device).map_or(0, |device| device.time);
         let due = |entry: &Entry| match entry.progress {
             Progress::Reading(until) => all || until <= now,
             _ => false,
@@ -561,13 +558,7 @@ impl Message {
     };
 }
 
-fn send(
-    world: &mut World,
-    key: usize,
-    data: &Data,
-    old: Option<u32>,
-    solicited: bool,
-) -> Step {
+fn send(world: &mut World, key: usize, data: &Data, old: Option<u32>, solicited: bool) -> Step {
     let Some(from) = gather(world, key, data) else {
         return Step::Failed(status::IBV_WC_LOC_PROT_ERR);
     };
@@ -642,10 +633,7 @@ fn deliver(
         return (status::IBV_WC_LOC_LEN_ERR, Some(refused));
     }
     let Some(pieces) = local(world, peer, &receive.segments, access::LOCAL_WRITE) else {
-        return (
-            status::IBV_WC_LOC_PROT_ERR,
-            Some(status::IBV_WC_REM_OP_ERR),
-        );
+        return (status::IBV_WC_LOC_PROT_ERR, Some(status::IBV_WC_REM_OP_ERR));
     };
     // SAFETY: as in `write`.
     unsafe { memory::copy(from, &pieces) };

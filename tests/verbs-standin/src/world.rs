@@ -64,7 +64,9 @@ pub(crate) fn wait_for_acknowledgements<'a>(
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            world.violation(format!("{what} destroyed with {open} unacknowledged events"));
+            world.violation(format!(
+                "{what} destroyed with {open} unacknowledged events"
+            ));
             return world;
         }
         let waited = ACKNOWLEDGED.wait_timeout(world, left);

@@ -19,7 +19,10 @@ conformance_suite!(
 );
 conformance_suite!(
     no_windows,
-    both("profile=no-windows", "profile=no-windows delay=2 read_delay=3")
+    both(
+        "profile=no-windows",
+        "profile=no-windows delay=2 read_delay=3"
+    )
 );
 conformance_suite!(
     iwarp,

@@ -46,8 +46,8 @@ impl Device {
         let default = VerbsConfig::default();
         VerbsConfig {
             limits: Limits {
-                // The suite uses all of them.
-                max_exposed: 4096,
+                // The suite uses all of them, and waits for each.
+                max_exposed: 512,
                 ..default.limits
             },
             handshake: Duration::from_secs(2),
@@ -89,7 +89,8 @@ impl Fabric for Device {
             private_data: [56, 196, 148],
             padded: true,
             sends_wait: true,
-            opens_in_order: true,
+            // A window opens when its work request is executed.
+            opens_in_order: !self.settings.contains("no-windows"),
             ..any
         }
     }
