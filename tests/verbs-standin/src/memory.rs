@@ -116,6 +116,13 @@ pub(crate) struct Remote {
     pub(crate) key: u32,
 }
 
+/// Whose peer accesses memory: the domain and the number of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    pub(crate) pd: usize,
+    pub(crate) qp: u32,
+}
+
 /// All memory objects.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -155,13 +162,11 @@ impl Memory {
         mr.piece(segment.addr, segment.len)
     }
 
-    /// The bytes that a peer of the queue pair with the number `qp` names, if `wanted` access
-    /// is allowed.
+    /// The bytes that the peer of a queue pair names, if `wanted` access is allowed.
     pub(crate) fn remote(
         &self,
         keys: &Keys,
-        pd: usize,
-        qp: u32,
+        of: Reach,
         remote: Remote,
         len: u64,
         wanted: u32,
@@ -169,14 +174,14 @@ impl Memory {
         match keys.owner(remote.key)? {
             Owner::Region(region) => {
                 let mr = self.mrs.get(region)?;
-                let allowed = mr.key == remote.key && mr.pd == pd && !mr.invalidated;
+                let allowed = mr.key == remote.key && mr.pd == of.pd && !mr.invalidated;
                 (allowed && mr.access & wanted == wanted)
                     .then(|| mr.piece(remote.addr, len))
                     .flatten()
             }
             Owner::Window(window) => {
                 let bound = self.mws.get(window)?.bound?;
-                let allowed = bound.key == remote.key && bound.qp == qp;
+                let allowed = bound.key == remote.key && bound.qp == of.qp;
                 if !allowed || bound.access & wanted != wanted {
                     return None;
                 }
@@ -222,24 +227,21 @@ impl Memory {
         }
     }
 
-    /// Invalidates a key for the queue pair with the number `qp`: of a window, or of a region
-    /// if `regions`. `again`: whether it may be invalid already. Returns whether that is
-    /// allowed.
+    /// Invalidates a key for a queue pair. Returns whether that is allowed.
     pub(crate) fn invalidate(
         &mut self,
         keys: &Keys,
-        pd: usize,
-        qp: u32,
+        of: Reach,
         key: u32,
         kind: Invalidation,
     ) -> bool {
         match keys.owner(key) {
             Some(Owner::Window(window)) => {
-                let Some(mw) = self.mws.get(window).filter(|mw| mw.pd == pd) else {
+                let Some(mw) = self.mws.get(window).filter(|mw| mw.pd == of.pd) else {
                     return false;
                 };
                 match mw.bound {
-                    Some(bound) if bound.key == key && bound.qp == qp => {
+                    Some(bound) if bound.key == key && bound.qp == of.qp => {
                         self.unbind(window);
                         true
                     }
@@ -250,7 +252,7 @@ impl Memory {
             Some(Owner::Region(region)) if kind.regions => {
                 let mr = self.mrs.get_mut(region);
                 let remote = access::REMOTE_READ | access::REMOTE_WRITE;
-                let Some(mr) = mr.filter(|mr| mr.pd == pd && mr.key == key) else {
+                let Some(mr) = mr.filter(|mr| mr.pd == of.pd && mr.key == key) else {
                     return false;
                 };
                 let open = !mr.invalidated && mr.access & remote != 0;

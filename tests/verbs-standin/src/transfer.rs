@@ -5,7 +5,7 @@ use crate::completion::{Completion, Frees};
 use crate::device::Element;
 use crate::faults::Point;
 use crate::ids::IdState;
-use crate::memory::{self, Binding, Invalidation, Piece, Remote, Segment};
+use crate::memory::{self, Binding, Invalidation, Piece, Reach, Remote, Segment};
 use crate::queue::{Data, Entry, Fault, Op, Progress, Qp, Receive, State};
 use crate::raw::{access, event, ibv_wc_opcode as opcode, status};
 use crate::world::World;
@@ -414,7 +414,11 @@ fn invalidate(world: &mut World, key: usize, old: u32, local: bool) -> bool {
         again: local,
     };
     let memory = &mut world.memory;
-    memory.invalidate(&device.keys, qp.pd, qp.number, old, kind)
+    let of = Reach {
+        pd: qp.pd,
+        qp: qp.number,
+    };
+    memory.invalidate(&device.keys, of, old, kind)
 }
 
 /// The bytes of a message. `None` if a segment does not allow the access.
@@ -477,7 +481,11 @@ fn opened(world: &World, of: usize, remote: Remote, len: u64, wanted: u32) -> Op
     let qp = world.qps.get(of)?;
     let keys = &world.devices.get(qp.device)?.keys;
     let memory = &world.memory;
-    memory.remote(keys, qp.pd, qp.number, remote, len, wanted)
+    let of = Reach {
+        pd: qp.pd,
+        qp: qp.number,
+    };
+    memory.remote(keys, of, remote, len, wanted)
 }
 
 fn read(world: &mut World, key: usize, to: &[Segment], remote: Remote, now: u64) -> Step {

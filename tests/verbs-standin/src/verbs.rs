@@ -157,19 +157,19 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(of: *mut AsyncEvent) {
     // SAFETY: the caller passes an event that it took.
     let number = unsafe { (*of).event };
     // SAFETY: as above.
-    let element = unsafe { &raw const (*of).element };
+    let element = unsafe { &(*of).element };
     let mut world = lock();
     let count = match number {
         event::CQ_ERR => {
             // SAFETY: this event is about a completion queue.
-            let cq = unsafe { (*element).cq };
+            let cq = unsafe { element.cq };
             // SAFETY: it is not destroyed before the event is acknowledged.
             let cq = world.cqs.get_mut(handle(unsafe { (*cq).handle }));
             cq.map(|cq| &mut cq.unacknowledged_async)
         }
         event::SRQ_LIMIT => {
             // SAFETY: this event is about a shared receive queue.
-            let srq = unsafe { (*element).srq };
+            let srq = unsafe { element.srq };
             // SAFETY: as above.
             let srq = world.srqs.get_mut(handle(unsafe { (*srq).handle }));
             srq.map(|srq| &mut srq.unacknowledged)
@@ -177,7 +177,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(of: *mut AsyncEvent) {
         event::DEVICE_FATAL => None,
         _ => {
             // SAFETY: the others are about a queue pair.
-            let qp = unsafe { (*element).qp };
+            let qp = unsafe { element.qp };
             // SAFETY: as above.
             let qp = world.qps.get_mut(handle(unsafe { (*qp).handle }));
             qp.map(|qp| &mut qp.unacknowledged)
