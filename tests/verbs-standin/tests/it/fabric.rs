@@ -9,10 +9,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{Address, Limits, Provider};
 use nvmeof_rdma_conformance::{Deviations, Endpoint, Fabric};
 use nvmeof_rdma_verbs::{Verbs, VerbsConfig};
-use nvmeof_verbs_standin::{configure, install};
+use nvmeof_verbs_standin::{configure, install, violations};
 
 /// A device of its own name and address.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Device {
     pub(super) name: String,
     pub(super) addr: IpAddr,
@@ -37,6 +37,13 @@ impl Device {
         }
     }
 
+    /// A device for each side: the first one connects to the second one.
+    pub(super) fn two(settings: &'static str) -> [Self; 2] {
+        let [host, target] = [(); 2].map(|()| Self::new(settings));
+        target.set(&format!("from={}", host.name));
+        [host, target]
+    }
+
     /// Changes settings of the device.
     pub(super) fn set(&self, settings: &str) {
         configure(&format!("{} {settings}", self.name)).unwrap();
@@ -57,6 +64,14 @@ impl Device {
 
     pub(super) fn provider() -> Verbs {
         nvmeof_rdma_verbs::new(Self::config()).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(violations(), [""; 0], "{}", self.name);
+        }
     }
 }
 

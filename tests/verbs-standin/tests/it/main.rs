@@ -9,3 +9,5 @@
 
 mod conformance;
 mod fabric;
+mod faults;
+mod libraries;
