@@ -49,6 +49,8 @@ mod queue;
 mod raw;
 mod signal;
 mod table;
+#[cfg(test)]
+mod tests;
 mod ticker;
 mod transfer;
 mod verbs;

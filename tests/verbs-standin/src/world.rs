@@ -37,7 +37,11 @@ static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 static ACKNOWLEDGED: Condvar = Condvar::new();
 
 /// Time to wait for the acknowledgement of events before that counts as misuse.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = if cfg!(test) {
+    Duration::from_millis(50)
+} else {
+    Duration::from_secs(5)
+};
 
 /// Locks the world.
 pub(crate) fn lock() -> MutexGuard<'static, World> {
