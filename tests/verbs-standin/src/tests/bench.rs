@@ -177,9 +177,11 @@ impl End {
         // SAFETY: takes nothing.
         let events = unsafe { rdma_create_event_channel() };
         // SAFETY: made above.
-        for fd in unsafe { [(*channel).fd, (*events).fd, (*context).async_fd] } {
-            nonblocking(fd);
-        }
+        nonblocking(unsafe { (*channel).fd });
+        // SAFETY: made above.
+        nonblocking(unsafe { (*events).fd });
+        // SAFETY: an open device.
+        nonblocking(unsafe { (*context).async_fd });
         let mut memory = vec![0; MEMORY].into_boxed_slice();
         let place = memory.as_mut_ptr().cast();
         let access = shape.access.cast_signed();
