@@ -40,20 +40,20 @@ mod control;
 mod counters;
 mod device;
 mod faults;
+mod ibverbs;
 mod ids;
-mod manager;
 mod memory;
 mod posting;
 mod profile;
 mod queue;
 mod raw;
+mod rdmacm;
 mod signal;
 mod table;
 #[cfg(test)]
 mod tests;
 mod ticker;
 mod transfer;
-mod verbs;
 mod world;
 
 pub use control::{

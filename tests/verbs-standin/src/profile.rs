@@ -94,7 +94,7 @@ impl Profile {
             },
             // The least that a provider has to cope with.
             "small" => Self {
-                max_qp: 64,
+                max_qp: 128,
                 max_qp_wr: 512,
                 max_sge: 2,
                 max_inline: 0,

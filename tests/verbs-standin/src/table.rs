@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 use std::sync::Once;
 
-use crate::{control, manager, verbs};
+use crate::{control, ibverbs, rdmacm};
 
 macro_rules! find {
     ($name:expr, $($module:ident { $($function:ident)* })*) => {
@@ -23,14 +23,14 @@ macro_rules! find {
 
 fn lookup(name: &CStr) -> Option<NonNull<c_void>> {
     find!(name.to_str().ok()?,
-        verbs {
+        ibverbs {
             ibv_get_device_name ibv_query_device ibv_query_port ibv_get_async_event
             ibv_ack_async_event ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr_iova ibv_reg_mr
             ibv_dereg_mr ibv_create_comp_channel ibv_destroy_comp_channel ibv_create_cq
             ibv_destroy_cq ibv_get_cq_event ibv_ack_cq_events ibv_create_srq ibv_destroy_srq
             ibv_modify_qp ibv_query_qp
         }
-        manager {
+        rdmacm {
             rdma_get_devices rdma_free_devices rdma_create_event_channel
             rdma_destroy_event_channel rdma_get_cm_event rdma_ack_cm_event rdma_create_id
             rdma_destroy_id rdma_bind_addr rdma_listen rdma_resolve_addr rdma_resolve_route

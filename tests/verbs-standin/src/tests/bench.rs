@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use libc::{c_int, sockaddr_in};
 
 use crate::control::configure;
-use crate::manager::{
-    rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
-    rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id, rdma_destroy_qp,
-    rdma_get_cm_event, rdma_get_devices, rdma_listen, rdma_resolve_addr, rdma_resolve_route,
+use crate::ibverbs::{
+    ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_create_comp_channel, ibv_create_cq,
+    ibv_create_srq, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq,
+    ibv_destroy_srq, ibv_get_async_event, ibv_get_cq_event, ibv_reg_mr,
 };
 use crate::raw::{
     AsyncElement, AsyncEvent, cm_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd,
@@ -17,10 +17,10 @@ use crate::raw::{
     ibv_srq_init_attr, ibv_wc, ibv_wr_opcode as opcode, rdma_cm_event, rdma_cm_id, rdma_conn_param,
     rdma_event_channel, zeroed,
 };
-use crate::verbs::{
-    ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_create_comp_channel, ibv_create_cq,
-    ibv_create_srq, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq,
-    ibv_destroy_srq, ibv_get_async_event, ibv_get_cq_event, ibv_reg_mr,
+use crate::rdmacm::{
+    rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
+    rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id, rdma_destroy_qp,
+    rdma_get_cm_event, rdma_get_devices, rdma_listen, rdma_resolve_addr, rdma_resolve_route,
 };
 
 /// Everything that one side needs. The functions get only its own pointers.

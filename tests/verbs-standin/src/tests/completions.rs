@@ -1,8 +1,8 @@
 //! Completion queues: events, order, capacity.
 
 use super::bench::{Bench, Request, SIGNALLED, SOLICITED, Shape};
+use crate::ibverbs::{ibv_ack_cq_events, ibv_destroy_cq, ibv_get_cq_event};
 use crate::raw::{event, status};
-use crate::verbs::{ibv_ack_cq_events, ibv_destroy_cq, ibv_get_cq_event};
 
 const OK: u32 = status::IBV_WC_SUCCESS;
 

@@ -1,9 +1,9 @@
 //! Connection management: ends, removal, time-outs.
 
 use super::bench::{Bench, Request, Shape, event};
-use crate::manager::{rdma_disconnect, rdma_resolve_route};
+use crate::ibverbs::ibv_alloc_pd;
 use crate::raw::{cm_event, event as device_event, status};
-use crate::verbs::ibv_alloc_pd;
+use crate::rdmacm::{rdma_disconnect, rdma_resolve_route};
 
 #[test]
 fn both_sides_learn_of_end_when_both_confirmed_it() {

@@ -3,8 +3,8 @@
 use rdma_sys::{bind_mw_t, ibv_mw, ibv_mw_bind_info, ibv_mw_type, ibv_wr_opcode as opcode};
 
 use super::bench::{Bench, End, Request, Shape};
+use crate::ibverbs::{ibv_dereg_mr, ibv_reg_mr};
 use crate::raw::{access, event, status};
-use crate::verbs::{ibv_dereg_mr, ibv_reg_mr};
 
 const OK: u32 = status::IBV_WC_SUCCESS;
 
