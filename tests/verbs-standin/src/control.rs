@@ -36,6 +36,8 @@ pub const VARIABLE: &str = "NVMEOF_VERBS_STANDIN";
 ///
 /// * `profile=NAME addr=ADDRESS` adds the device. Profiles are `roce`, `no-windows`, `iwarp`
 ///   and `small`.
+/// * `calls=peer`, with `profile`: the functions of the device have names that begin with
+///   `peer_call_` instead of `device_call_`, for profilers.
 /// * `from=NAME`: connections to this device come from the device of that name.
 /// * `LIMIT=NUMBER` sets a limit or a delay.
 /// * `fault=PLACE:N` or `fault=PLACE:N:NUMBER` plans a fault, for the N-th time from now on
@@ -66,7 +68,8 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
         let profile = profile.ok_or_else(|| format!("{name}: there is no such profile"))?;
         let addr = value("addr").and_then(|text| text.parse().ok());
         let addr = addr.ok_or_else(|| format!("{name}: a device needs addr=ADDRESS"))?;
-        add_device(world, name, profile, addr)?;
+        let peer = value("calls") == Some("peer");
+        add_device(world, name, (profile, peer), addr)?;
     }
     let key = world.device_named(name);
     let key = key.ok_or_else(|| format!("{name}: there is no such device"))?;
@@ -75,7 +78,7 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
             break;
         };
         match setting.split_once('=') {
-            Some(("profile" | "addr", _)) => {}
+            Some(("profile" | "addr" | "calls", _)) => {}
             Some(("from", from)) => device.from = Some(from.to_owned()),
             Some(("fault", fault)) => device.faults.add(fault)?,
             Some((limit, text)) => {
@@ -93,7 +96,12 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
     Ok(())
 }
 
-fn add_device(world: &mut World, name: &str, profile: Profile, addr: IpAddr) -> Result<(), String> {
+fn add_device(
+    world: &mut World,
+    name: &str,
+    (profile, peer): (Profile, bool),
+    addr: IpAddr,
+) -> Result<(), String> {
     let signal = Signal::new().map_err(|error| format!("{name}: {error}"))?;
     // SAFETY: numbers, pointers and optional functions.
     let mut device: ibv_device = unsafe { zeroed() };
@@ -110,7 +118,7 @@ fn add_device(world: &mut World, name: &str, profile: Profile, addr: IpAddr) -> 
     // SAFETY: numbers, pointers and optional functions.
     let mut context: ibv_context = unsafe { zeroed() };
     context.device = Ptr::new(device).as_ptr();
-    context.ops = ops();
+    context.ops = ops(peer);
     context.cmd_fd = -1;
     context.async_fd = signal.raw_fd();
     context.num_comp_vectors = int(profile.vectors);

@@ -54,7 +54,10 @@ fn main() -> Result<(), String> {
     };
     nvmeof_verbs_standin::install();
     let address = SocketAddr::from((Ipv4Addr::new(10, 75, 0, 1), 4420));
-    nvmeof_verbs_standin::configure(&format!("guards0 profile=roce addr={}", address.ip()))?;
+    nvmeof_verbs_standin::configure(&format!(
+        "guards0 profile=roce addr=10.75.0.2 calls=peer; guards1 profile=roce addr={} from=guards0",
+        address.ip(),
+    ))?;
     let medium = match arguments.receives {
         Receives::Own => Medium::Other(provider, address.into()),
         Receives::Shared => Medium::Shared(provider, address.into(), SHARED),

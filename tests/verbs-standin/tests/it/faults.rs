@@ -8,7 +8,7 @@ use nvmeof_rdma_conformance::{Endpoint, Fabric, Link, Rig};
 use super::fabric::Device;
 
 /// At which passages of a place a fault happens.
-const WHEN: std::ops::RangeInclusive<u32> = 1..=9;
+const WHEN: std::ops::RangeInclusive<u32> = 1..=6;
 /// Rounds of load, longer than any fault needs.
 const ROUNDS: u64 = 12;
 const LEN: usize = 3000;
@@ -346,4 +346,23 @@ fn sleeping_owner_of_unacknowledged_work_is_woken() {
     let text = reason(&mut rig, link, A).to_string();
     assert!(text.contains("does not acknowledge"), "{text}");
     rig.finish();
+}
+
+/// A key whose invalidation waits behind a message that the peer does not acknowledge: the
+/// buffer returns and the connection ends.
+#[test]
+fn key_that_cannot_be_invalidated_ends_connection() {
+    run("profile=roce", |rig, _| {
+        let link = rig.link();
+        rig[B].vanish();
+        rig[A].send(link.a, 1, 64);
+        let buf = rig[A].filled(100, 3);
+        let slice = rig[A].provider().expose(link.a, buf, Rights::REMOTE_READ);
+        let slice = slice.expect("a buffer is exposed");
+        let buf = rig[A].provider().withdraw(slice.key);
+        let buf = buf.expect("it comes back");
+        nvmeof_rdma_conformance::check_pattern(&buf, 3);
+        let text = reason(rig, link, A).to_string();
+        assert!(text.contains("does not acknowledge"), "{text}");
+    });
 }
