@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::process::Command;
 
 use nvmeof_guards::{Medium, Stage};
 use nvmeof_initiator::Operation;
@@ -214,4 +215,16 @@ fn work_of_each_command_is_as_recorded() {
          commit, with\n    NVMEOF_UPDATE_DOCS=1 cargo test -p nvmeof-guards --test verbs\n{text}",
         file.display()
     );
+}
+
+/// The program that is counted runs.
+#[test]
+fn counted_program_runs_over_devices() {
+    for receives in ["own", "shared"] {
+        for kind in ["read", "write"] {
+            let mut program = Command::new(env!("CARGO_BIN_EXE_nvmeof-guards-verbs"));
+            let status = program.args([receives, kind, "16", "2"]).status().unwrap();
+            assert!(status.success(), "{receives} {kind}: {status}");
+        }
+    }
 }
