@@ -26,6 +26,10 @@ fn folder(name: &str) -> PathBuf {
 /// environment.
 #[test]
 fn process_uses_shared_object_by_names_of_libraries() {
+    if std::env::var_os("ASAN_OPTIONS").is_some() {
+        // The runtime of AddressSanitizer does not find the links.
+        return;
+    }
     let folder = folder("libraries");
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
         symlink(shared_object(), folder.join(name)).unwrap();
