@@ -55,3 +55,4 @@ pub use config::VerbsConfig;
 pub use device::{DeviceInfo, DeviceKind, device_for_local, device_towards, devices};
 pub use error::VerbsError;
 pub use provider::{Verbs, group, new};
+pub use sys::{Lookup, provide_functions};

@@ -27,6 +27,10 @@ enum Path {
     /// The same two over TCP: with system calls, without the work of the kernel.
     TcpTarget(Operation),
     TcpInitiator(Operation),
+    /// The same two over an RDMA device, without its library. On the target, queue pairs have
+    /// their own receives or share them.
+    VerbsTarget(Receives, Operation),
+    VerbsInitiator(Operation),
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
@@ -36,6 +40,13 @@ enum Path {
     LongOwner(Direction),
     /// The initiator through its async interface, over TCP.
     Awaited(Interface, Operation),
+}
+
+/// How a target receives over RDMA devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    Own,
+    Shared,
 }
 
 /// An async interface of the initiator.
@@ -64,8 +75,15 @@ pub(crate) struct Bound {
 const SOCKETS: &str = "nvmeof-guards-sockets";
 /// The program for cases of the async interface.
 const AWAITED: &str = "nvmeof-guards-awaited";
+/// The program for cases with RDMA devices.
+const VERBS: &str = "nvmeof-guards-verbs";
 /// The other programs.
-pub(crate) const OTHERS: [&str; 2] = [SOCKETS, AWAITED];
+pub(crate) const OTHERS: [&str; 3] = [SOCKETS, AWAITED, VERBS];
+
+/// The beginnings of the names of the stand-in's functions, which are not counted: for the device
+/// of the target, and for that of the initiator.
+const DEVICE: &str = "device_call_";
+const PEER: &str = "peer_call_";
 
 /// One operation, and many in one iteration.
 const DEPTHS: &[u16] = &[1, 16];
@@ -93,6 +111,12 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::TcpTarget(Operation::Write),
         Path::TcpInitiator(Operation::Read),
         Path::TcpInitiator(Operation::Write),
+        Path::VerbsTarget(Receives::Own, Operation::Read),
+        Path::VerbsTarget(Receives::Own, Operation::Write),
+        Path::VerbsTarget(Receives::Shared, Operation::Read),
+        Path::VerbsTarget(Receives::Shared, Operation::Write),
+        Path::VerbsInitiator(Operation::Read),
+        Path::VerbsInitiator(Operation::Write),
         Path::EngineSend,
         Path::EngineReceive,
         Path::Long(Direction::Write),
@@ -136,6 +160,11 @@ impl Case {
             Path::ShmInitiator(one) => format!("shm-initiator-{}", operation(one)),
             Path::TcpTarget(one) => format!("tcp-target-{}", operation(one)),
             Path::TcpInitiator(one) => format!("tcp-initiator-{}", operation(one)),
+            Path::VerbsTarget(Receives::Own, one) => format!("verbs-target-{}", operation(one)),
+            Path::VerbsTarget(Receives::Shared, one) => {
+                format!("verbs-target-shared-{}", operation(one))
+            }
+            Path::VerbsInitiator(one) => format!("verbs-initiator-{}", operation(one)),
             Path::EngineSend => "engine-send".to_owned(),
             Path::EngineReceive => "engine-receive".to_owned(),
             Path::Long(Direction::Write) => "engine-write-128k".to_owned(),
@@ -157,6 +186,8 @@ impl Case {
             Path::Initiator(_) => &["initiator_iteration", "carry_for_initiator"],
             Path::ShmTarget(_) | Path::TcpTarget(_) => &["target_iteration"],
             Path::ShmInitiator(_) | Path::TcpInitiator(_) => &["initiator_iteration"],
+            Path::VerbsTarget(..) => &["target_iteration", DEVICE],
+            Path::VerbsInitiator(_) => &["initiator_iteration", PEER],
             Path::EngineSend => &["sender_iteration", "carry_for_initiator"],
             Path::EngineReceive => &["receiver_iteration", "carry_for_target"],
             Path::Long(_) => &["worker_iteration", "worker_posts", "carry_for_initiator"],
@@ -170,6 +201,10 @@ impl Case {
         let (program, arguments) = match self.path {
             Path::TcpTarget(one) | Path::TcpInitiator(one) => (SOCKETS, vec![operation(one)]),
             Path::Awaited(interface, one) => (AWAITED, vec![interface.name(), operation(one)]),
+            Path::VerbsTarget(Receives::Shared, one) => (VERBS, vec!["shared", operation(one)]),
+            Path::VerbsTarget(Receives::Own, one) | Path::VerbsInitiator(one) => {
+                (VERBS, vec!["own", operation(one)])
+            }
             _ => return None,
         };
         let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
@@ -219,7 +254,11 @@ impl Case {
             Path::ShmTarget(operation) | Path::ShmInitiator(operation) => {
                 rounds_on(&mut Stage::shm(), operation, depth, rounds);
             }
-            Path::TcpTarget(_) | Path::TcpInitiator(_) | Path::Awaited(..) => {
+            Path::TcpTarget(_)
+            | Path::TcpInitiator(_)
+            | Path::VerbsTarget(..)
+            | Path::VerbsInitiator(_)
+            | Path::Awaited(..) => {
                 return Err(format!("{} runs in another program", self.name()));
             }
             Path::EngineSend | Path::EngineReceive => {

@@ -46,6 +46,8 @@ pub enum Medium {
     /// Any provider, created for each queue, and the target's address. Counted programs
     /// contain only the code that they need: more would change the generated code.
     Other(fn() -> Box<dyn Provider>, Address),
+    /// The same, where the target posts as many receives for all its queue pairs together.
+    Shared(fn() -> Box<dyn Provider>, Address, u32),
     /// Shared memory, with sockets in that folder. The initiator shares its buffers, and the
     /// target accesses them in place.
     Shm(PathBuf),
@@ -122,7 +124,7 @@ impl Medium {
                 let config = SoftConfig::default();
                 Box::new(SoftRdma::new(pipes.endpoint(side), config))
             }
-            Self::Other(provider, _) => provider(),
+            Self::Other(provider, _) | Self::Shared(provider, ..) => provider(),
             Self::Shm(folder) => {
                 let config = ShmConfig {
                     folder: folder.clone(),
@@ -136,14 +138,21 @@ impl Medium {
     /// Where the target listens.
     fn address(&self) -> Address {
         match self {
-            Self::Other(_, address) => *address,
+            Self::Other(_, address) | Self::Shared(_, address, _) => *address,
             Self::Pipes(_) | Self::Shm(_) => ADDR.into(),
+        }
+    }
+
+    fn shared_receives(&self) -> u32 {
+        match self {
+            Self::Shared(.., count) => *count,
+            _ => 0,
         }
     }
 
     fn pages(&self) -> Pages {
         match self {
-            Self::Pipes(_) | Self::Other(..) => Pages::Normal,
+            Self::Pipes(_) | Self::Other(..) | Self::Shared(..) => Pages::Normal,
             Self::Shm(_) => Pages::Shareable,
         }
     }
@@ -472,7 +481,7 @@ fn reactor(medium: &Medium, store: &Spec) -> Reactor<UringStores> {
     let config = ReactorConfig {
         capsules: 512,
         data: vec![class(BYTES, 256), class(1 << 20, 4)],
-        shared_receives: 0,
+        shared_receives: medium.shared_receives(),
         pages: Pages::Normal,
         stall: Duration::from_secs(30),
         drain: Duration::from_secs(5),

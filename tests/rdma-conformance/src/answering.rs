@@ -40,7 +40,7 @@ pub fn response_is_data_then_message(rig: &mut Rig<'_>) {
         let slice = rig[B].expose(link.b, window, Rights::REMOTE_WRITE);
         rig[B].recv(link.b, tag, 64);
         let mut reply = reply(rig, tag, len, slice);
-        let invalidates = tag >= 5;
+        let invalidates = tag >= 5 && rig.may_invalidate(B, link);
         reply.invalidate = invalidates.then_some(slice.key);
         rig[A].reply(link.a, tag, reply).expect("it is taken");
         let message = rig.message(B, link.b, tag, HEAD);

@@ -164,6 +164,10 @@ pub fn withdrawn_keys_are_faults(rig: &mut Rig<'_>) {
 
 /// After a message invalidated it the key gives no access.
 pub fn invalidated_keys_are_faults(rig: &mut Rig<'_>) {
+    let link = rig.link();
+    if !rig.may_invalidate(B, link) {
+        return;
+    }
     for kind in [WorkKind::Write, WorkKind::Read] {
         breach(rig, kind, BOTH, |rig, link, slice| {
             rig[B].recv(link.b, 5, 64);
@@ -218,9 +222,17 @@ fn invalidate(rig: &mut Rig<'_>, link: Link, key: RemoteKey) {
 }
 
 /// The receive reports the key, `withdraw` returns the buffer, and other keys are not
-/// affected.
+/// affected. Where keys are only withdrawn, such a message is a fault.
 pub fn send_may_invalidate_key(rig: &mut Rig<'_>) {
     let link = rig.link();
+    if !rig.may_invalidate(B, link) {
+        breach(rig, WorkKind::Send, BOTH, |rig, link, slice| {
+            invalidate(rig, link, slice.key);
+            assert!(!rig.received(B, link.b).outcome.is_success());
+            slice
+        });
+        return;
+    }
     let (first, second) = (rig[B].buf_at(START, LEN), rig[B].buf(LEN));
     let first = rig[B].expose(link.b, first, BOTH);
     let second = rig[B].expose(link.b, second, BOTH);

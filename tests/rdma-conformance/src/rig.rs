@@ -130,6 +130,13 @@ impl<'f> Rig<'f> {
         self.fabric.deviations()
     }
 
+    /// Whether messages to `end` of `link` may invalidate keys of that side.
+    #[must_use]
+    pub fn may_invalidate(&self, end: Endpoint, link: Link) -> bool {
+        let provider = self[end].provider_ref();
+        provider.is_some_and(|provider| provider.peer_may_invalidate(link.at(end)))
+    }
+
     /// Checks that the peer of `end` violated the protocol, not `end`, and that both report
     /// it, as far as their devices do.
     pub(super) fn assert_peer_fault(&mut self, end: Endpoint, link: Link) {

@@ -62,7 +62,8 @@ impl Soak {
         let tag = self.tag();
         let direction = &mut conn.directions[side];
         let key = direction.sink.as_ref().map(|sink| sink.slice.key);
-        let by_message = retires && self.dice.below(2) == 0;
+        let owner = direction.from.other();
+        let by_message = retires && self.dice.below(2) == 0 && rig.may_invalidate(owner, conn.link);
         let revoked = key.filter(|_| by_message);
         let mut work = rig[direction.from].message(tag, len);
         if let Work::Send { invalidate, .. } = &mut work {

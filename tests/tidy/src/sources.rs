@@ -12,6 +12,7 @@ pub const UNSAFE_CRATES: &[&str] = &[
     "common/uring",
     "common/rdma-verbs",
     "target/ceph",
+    "tests/verbs-standin",
 ];
 
 /// Other files that may, each the only one of its crate: the interface to a C program.

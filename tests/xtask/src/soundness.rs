@@ -5,8 +5,10 @@ use std::path::Path;
 
 use crate::run::{self, Outcome};
 
-/// The crates with unsafe code that need no device, and their main user.
-const CRATES: &str = "-p nvmeof-memory -p nvmeof-uring -p nvmeof-rdma-shm --lib --tests";
+/// The crates with unsafe code, and their main users. The stand-in for RDMA devices runs the
+/// provider for these.
+const CRATES: &str = "-p nvmeof-memory -p nvmeof-uring -p nvmeof-rdma-shm -p nvmeof-verbs-standin \
+                      --lib --tests";
 /// The crates that Miri supports: it has anonymous mappings, but no io_uring.
 const FOR_MIRI: &str = "-p nvmeof-memory --lib";
 

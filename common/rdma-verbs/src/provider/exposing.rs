@@ -66,6 +66,8 @@ pub(super) enum WindowState {
 /// Time for which a call waits for an entry of a send queue. It takes microseconds, unless
 /// the peer blocks the queue pair.
 const TIMEOUT: Duration = Duration::from_millis(100);
+/// Interval at which such a call looks for a failure of the device.
+const LOOK: Duration = Duration::from_millis(1);
 /// The kernel's default for [`VerbsConfig::ack_timeout`](crate::VerbsConfig)
 /// (`CMA_IBOE_PACKET_LIFETIME`, and the way back): 2.1 s.
 const ACK_TIMEOUT: u8 = 19;
@@ -270,7 +272,8 @@ impl Verbs {
         }
         self.post_chain(qp);
         let mut events = std::mem::take(&mut self.later);
-        let end = Instant::now() + timeout;
+        let start = Instant::now();
+        let mut look = LOOK;
         let result = loop {
             let progress = self.reap(&mut events);
             if let Some(result) = done(self) {
@@ -282,8 +285,14 @@ impl Verbs {
                 break done(self);
             }
             if !progress {
-                if Instant::now() >= end {
+                let waited = start.elapsed();
+                if waited >= timeout {
                     break None;
+                }
+                if waited >= look {
+                    // A failed device completes nothing any more.
+                    look = waited + LOOK;
+                    self.look_at_device(qp, &mut events);
                 }
                 // A software device may need this CPU.
                 std::thread::yield_now();

@@ -173,6 +173,14 @@ impl Verbs {
         }
     }
 
+    /// Takes the asynchronous events of the device of `qp`.
+    pub(super) fn look_at_device(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        let link = self.conns.get(qp).and_then(|conn| conn.link.as_ref());
+        if let Some(id) = link.map(|link| link.room.adapter) {
+            self.take_device_events(id, events);
+        }
+    }
+
     fn take_device_events(&mut self, id: AdapterId, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         loop {
@@ -281,7 +289,7 @@ impl Verbs {
         wc: &WorkCompletion,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let outcome = self.outcome(qp, wc, recv_reason);
+        let outcome = self.outcome(qp, wc, recv_reason, events);
         if outcome.is_success() {
             self.establish_by_message(qp, events);
             if let Some(reason) = self.check_invalidated(qp, wc) {
@@ -324,7 +332,7 @@ impl Verbs {
     }
 
     fn on_sent(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
-        let outcome = self.outcome(qp, wc, send_reason);
+        let outcome = self.outcome(qp, wc, send_reason, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
@@ -365,6 +373,7 @@ impl Verbs {
         qp: QpId,
         wc: &WorkCompletion,
         reason_of: impl FnOnce(u32, u32) -> Option<CloseReason>,
+        events: &mut Vec<Event>,
     ) -> Outcome {
         if wc.status == status::SUCCESS {
             return Outcome::Success;
@@ -376,7 +385,7 @@ impl Verbs {
                 outcome
             }
             None => {
-                self.flushed(qp);
+                self.flushed(qp, events);
                 Outcome::Flushed
             }
         }
@@ -396,14 +405,22 @@ impl Verbs {
     }
 
     /// Handles flushed work: usually the queue pair ends, otherwise its device stopped it.
-    fn flushed(&mut self, qp: QpId) {
+    fn flushed(&mut self, qp: QpId, events: &mut Vec<Event>) {
+        let unexplained = |conn: &&mut Conn| {
+            matches!(conn.phase, Phase::Accepting | Phase::Running) && !conn.unexplained
+        };
+        let Some(conn) = self.conns.get_mut(qp).filter(unexplained) else {
+            return;
+        };
+        conn.unexplained = true;
+        // The device may have reported the reason already: its own failure, for example.
+        self.look_at_device(qp, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
-        if !matches!(conn.phase, Phase::Accepting | Phase::Running) || conn.unexplained {
+        if !matches!(conn.phase, Phase::Accepting | Phase::Running) {
             return;
         }
-        conn.unexplained = true;
         Self::note_leaving(&mut self.leaving, conn);
         let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
         if iwarp {

@@ -4,6 +4,8 @@
 //! Work requests are posted and completions polled through pointers that the
 //! libraries put into their own structures: those calls need no symbol.
 
+use std::ffi::CStr;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use libc::{c_char, c_int, c_uint, c_void, sockaddr};
@@ -31,24 +33,30 @@ macro_rules! functions {
         /// One pointer for each function.
         #[derive(Debug)]
         pub(super) struct Functions {
+            /// They are not those of rdma-core: see [`STAND_IN`].
+            pub(super) stand_in: bool,
             $($(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
         }
 
         fn load() -> Result<Functions, Missing> {
+            let mut stand_in = false;
             // Checks for every function, in the order of the files.
             $(let library = open($file)?;
             $(let $name = {
                 type Function = unsafe extern "C" fn($($argument),*) $(-> $result)?;
-                let name = concat!(stringify!($name), "\0").as_bytes();
+                let name = concat!(stringify!($name), "\0");
+                let found = library.find(name);
+                let missing = Missing::Symbol { file: $file, name: stringify!($name) };
+                let found = found.ok_or(missing)?.as_ptr();
                 // SAFETY: the type is that of the function in the headers of
                 // rdma-core, whose meaning does not change within a version
                 // of the file's name.
-                let found = unsafe { library.get::<Function>(name) };
-                *found.map_err(|_| Missing::Symbol { file: $file, name: stringify!($name) })?
+                unsafe { std::mem::transmute::<*mut c_void, Function>(found) }
             };)*
+            stand_in |= library.find(STAND_IN).is_some();
             // Never unloaded: the pointers are valid as long as the program runs.
             std::mem::forget(library);)*
-            Ok(Functions { $($($name,)*)* })
+            Ok(Functions { stand_in, $($($name,)*)* })
         }
     };
 }
@@ -104,11 +112,55 @@ functions! {
     }
 }
 
-fn open(file: &'static str) -> Result<libloading::Library, Missing> {
+/// A symbol of libraries that replace those of rdma-core in tests. Their devices do not exist
+/// for the kernel.
+const STAND_IN: &str = "nvmeof_standin\0";
+
+/// Finds a function by its name.
+pub type Lookup = fn(&CStr) -> Option<NonNull<c_void>>;
+
+static PROVIDED: OnceLock<Lookup> = OnceLock::new();
+static LOADED: OnceLock<Result<Functions, Missing>> = OnceLock::new();
+
+/// Makes this process use other functions than those of the system's libraries. For tests that
+/// link a replacement; whole processes can be given other libraries with `LD_LIBRARY_PATH`.
+/// Returns whether they will be used: not if the libraries are loaded already.
+///
+/// # Safety
+/// Each function that `lookup` returns has the type and the contract of the one in rdma-core
+/// with the same name.
+pub unsafe fn provide_functions(lookup: Lookup) -> bool {
+    LOADED.get().is_none() && PROVIDED.set(lookup).is_ok()
+}
+
+/// Where functions are looked up.
+enum Library {
+    Loaded(libloading::Library),
+    Provided(Lookup),
+}
+
+impl Library {
+    /// The address of a symbol, whose name ends with a zero.
+    fn find(&self, name: &str) -> Option<NonNull<c_void>> {
+        match self {
+            Self::Loaded(library) => {
+                // SAFETY: only the address is used.
+                let found = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
+                NonNull::new(*found.ok()?)
+            }
+            Self::Provided(lookup) => lookup(CStr::from_bytes_with_nul(name.as_bytes()).ok()?),
+        }
+    }
+}
+
+fn open(file: &'static str) -> Result<Library, Missing> {
+    if let Some(lookup) = PROVIDED.get() {
+        return Ok(Library::Provided(*lookup));
+    }
     // SAFETY: loading runs the initialisers of rdma-core's libraries, which
     // every program that links them runs at its start.
     let library = unsafe { libloading::Library::new(file) };
-    library.map_err(|error| {
+    library.map(Library::Loaded).map_err(|error| {
         // The message of the loader is behind the name of the file.
         let why = std::error::Error::source(&error);
         let text = why.map_or_else(|| error.to_string(), ToString::to_string);
@@ -118,6 +170,5 @@ fn open(file: &'static str) -> Result<libloading::Library, Missing> {
 
 /// The functions, loaded by the first call. A failure is permanent.
 pub(super) fn functions() -> Result<&'static Functions, Missing> {
-    static LOADED: OnceLock<Result<Functions, Missing>> = OnceLock::new();
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }

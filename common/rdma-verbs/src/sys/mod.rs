@@ -27,13 +27,15 @@ pub(crate) use cm::{CmId, CmIdKey, ConnectParams, QpParts, QpSizes};
 pub(crate) use completion::{Batch, CompletionChannel, CompletionQueue, CqKey, WorkCompletion};
 pub(crate) use context::{Context, ContextKey, DeviceAttr, DeviceEvent, PortAttr};
 pub(crate) use library::Missing;
+pub use library::{Lookup, provide_functions};
 pub(crate) use memory::{MemoryRegion, MemoryWindow, Piece, ProtectionDomain};
 pub(crate) use raw::{event, status};
 pub(crate) use srq::{SharedReceiveQueue, SrqHandle, SrqKey};
 
-/// Whether the libraries can be loaded.
-pub(crate) fn available() -> Result<(), Missing> {
-    library::functions().map(|_| ())
+/// Loads the libraries. Returns whether they are a stand-in for those of rdma-core, whose
+/// devices do not exist for the kernel.
+pub(crate) fn available() -> Result<bool, Missing> {
+    library::functions().map(|functions| functions.stand_in)
 }
 
 /// Makes a descriptor of a library non-blocking.
