@@ -136,6 +136,13 @@ fn poll_once(sides: &mut [Side], start: Instant) {
         any |= side.verbs.poll(now, &mut side.events);
     }
     if !any {
+        for side in sides.iter_mut() {
+            side.verbs.rest();
+            let deadline = side.verbs.next_deadline();
+            if deadline.is_some_and(|at| at <= start.elapsed()) {
+                return;
+            }
+        }
         let fds: Vec<BorrowedFd<'_>> = sides.iter().filter_map(|one| one.verbs.wait_fd()).collect();
         let mut fds: Vec<_> = fds
             .iter()

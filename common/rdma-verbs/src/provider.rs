@@ -65,6 +65,8 @@ pub struct Verbs {
     lost: Vec<(Duration, SocketAddr)>,
     /// Events of calls other than poll.
     later: Vec<Event>,
+    /// Completions arrived just before the caller was going to sleep.
+    is_behind: bool,
     /// Number of shared receive queues created so far.
     shared_made: u64,
     /// Empty; their memory is reused.
@@ -170,6 +172,7 @@ impl Verbs {
             deadlines: BTreeSet::new(),
             lost: Vec::new(),
             later: Vec::new(),
+            is_behind: false,
             shared_made: 0,
             batch: Batch::new(),
             found: Vec::new(),
@@ -409,7 +412,14 @@ impl Provider for Verbs {
         let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
         let lingering = self.lingering.next_deadline();
         let lost = self.lost.iter().map(|(deadline, _)| *deadline);
-        conns.into_iter().chain(lingering).chain(lost).min()
+        let has_more = self.is_behind || !self.later.is_empty();
+        let at_once = has_more.then_some(self.now);
+        let all = conns.into_iter().chain(lingering).chain(lost);
+        all.chain(at_once).min()
+    }
+
+    fn rest(&mut self) {
+        self.arm();
     }
 }
 

@@ -179,6 +179,9 @@ impl<'f> Rig<'f> {
 
     /// Lets time pass; with `timers` also if only a time-out is pending.
     fn pause(&mut self, ends: &[Endpoint], timers: bool) -> bool {
+        for end in ends {
+            self[*end].rest();
+        }
         let sides = ends.iter().map(|end| match end {
             Endpoint::A => &self.a,
             Endpoint::B => &self.b,

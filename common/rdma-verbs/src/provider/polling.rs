@@ -1,8 +1,9 @@
 //! Polling of completions and of file descriptors.
 //!
-//! As long as there are completions, a poll makes no system call except for an occasional
-//! check of the descriptors. When there are none, every completion queue is armed and polled
-//! once more before a poll reports no progress: its caller may then sleep and misses nothing.
+//! A poll makes no system call except for an occasional check of the descriptors. Before its
+//! caller sleeps, every completion queue is armed and polled once more, so that it misses
+//! nothing. A caller that polls all the time never arms: each arm costs a write to a register of
+//! the device, and an interrupt.
 
 use std::time::Duration;
 
@@ -45,9 +46,7 @@ impl Verbs {
         if self.looked.is_none_or(due) {
             worked |= self.check_descriptors(events);
         }
-        if !worked {
-            worked |= self.arm(events);
-        }
+        self.is_behind = false;
         worked |= self.expire();
         worked |= self.end_some(events);
         worked || events.len() > before
@@ -85,9 +84,10 @@ impl Verbs {
         any
     }
 
-    /// Arms every queue for its next completion, and takes completions that arrived before
-    /// that.
-    fn arm(&mut self, events: &mut Vec<Event>) -> bool {
+    /// The caller is going to sleep: arms every queue for its next completion, and takes
+    /// completions that arrived before that.
+    pub(super) fn arm(&mut self) {
+        self.post_listed();
         let mut any = false;
         let adapters = self.adapters.iter_mut().flatten();
         for queue in adapters.flat_map(|adapter| &mut adapter.queues) {
@@ -97,7 +97,12 @@ impl Verbs {
                 any = true;
             }
         }
-        any && self.reap(events)
+        if any {
+            let mut events = std::mem::take(&mut self.later);
+            self.is_behind |= self.reap(&mut events);
+            events.append(&mut self.later);
+            self.later = events;
+        }
     }
 
     /// Checks the descriptors. Returns whether there was any event.
