@@ -23,7 +23,7 @@ pub(crate) struct Shared {
     /// Queue pairs by the device's number for them.
     drawing: HashMap<u32, QpId>,
     pub(crate) users: Users,
-    /// Posted receives, by the number in their work request ID.
+    /// Queued and posted receives, by the number in their work request ID.
     posted: Vec<Option<RecvItem>>,
     free: Vec<usize>,
 }
@@ -87,30 +87,18 @@ impl Shared {
         self.posted.len() - self.free.len() >= self.is.entries as usize
     }
 
-    /// Posts a receive into the view of `buf`, whose region is registered in `domain`.
-    /// Returns the buffer if the device refuses it.
-    pub(crate) fn post(
-        &mut self,
-        tag: Tag,
-        buf: Buf,
-        domain: &Domain,
-    ) -> Result<(), (io::Error, Buf)> {
+    /// Queues a receive into the view of `buf`, whose region is registered in `domain`, for the
+    /// next [`post`](Self::post). The chain must not be full. Returns the buffer if it is not
+    /// registered there.
+    pub(crate) fn queue(&mut self, tag: Tag, buf: Buf, domain: &Domain) -> Result<(), Buf> {
         let Some(room) = domain.room(&buf) else {
-            return Err((io::ErrorKind::NotFound.into(), buf));
+            return Err(buf);
         };
         let number = self.free.pop().unwrap_or_else(|| {
             self.posted.push(None);
             self.posted.len() - 1
         });
         self.chain.push(number as u64, Some(room));
-        #[allow(unsafe_code, reason = "the buffers are kept here until they complete")]
-        // SAFETY: `room` is the view of `buf`, which is kept under its number until the
-        // receive is completed or the queue is destroyed.
-        let posted = unsafe { self.chain.post_shared(&self.srq) };
-        if let Err(error) = posted {
-            self.free.push(number);
-            return Err((error, buf));
-        }
         if let Some(place) = self.posted.get_mut(number) {
             *place = Some(RecvItem {
                 tag,
@@ -120,6 +108,24 @@ impl Shared {
             });
         }
         Ok(())
+    }
+
+    pub(crate) fn is_chain_full(&self) -> bool {
+        self.chain.is_full()
+    }
+
+    pub(crate) fn has_chained(&self) -> bool {
+        !self.chain.is_empty()
+    }
+
+    /// Posts what was queued. After an error, the device may have taken some of it.
+    pub(crate) fn post(&mut self) -> io::Result<()> {
+        #[allow(unsafe_code, reason = "the buffers are kept here until they complete")]
+        // SAFETY: each receive names the buffer that is kept under its number until the receive is
+        // completed or the queue is destroyed.
+        unsafe {
+            self.chain.post_shared(&self.srq)
+        }
     }
 
     /// The receive of a completion.

@@ -161,7 +161,8 @@ pub trait Provider: Send {
     /// [`PostError`] when the queue pair is closed or not a pending request.
     fn reject(&mut self, qp: QpId, private_data: &PrivateData) -> Result<(), PostError>;
 
-    /// Posts a receive: the next message is placed into the view of `buf`, from its start.
+    /// Posts a receive: the next message is placed into the view of `buf`, from its start. If
+    /// requests wait for [`submit`](Self::submit), it may be posted together with them.
     ///
     /// # Errors
     /// [`Refused`] with the buffer when it cannot be posted.

@@ -212,6 +212,7 @@ impl Verbs {
 
     /// The route is known: creates the queue pair and sends the request.
     fn send_request(&mut self, qp: QpId) -> Result<(), CloseReason> {
+        self.post_all_shared();
         let attached = self.attach(qp);
         attached.map_err(|error| network(io::ErrorKind::Other, error.to_string()))?;
         let Some(conn) = self.conns.get_mut(qp) else {
@@ -461,6 +462,8 @@ impl Verbs {
         qp: QpId,
         private_data: &PrivateData,
     ) -> Result<(), PostError> {
+        // The peer may send as soon as it is accepted.
+        self.post_all_shared();
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
         if conn.phase != Phase::Prepared {
             return Err(conn.phase.refusal());
@@ -477,7 +480,6 @@ impl Verbs {
             reads_in,
             reads_out,
         };
-        // The peer may send as soon as it is accepted.
         let posted = post_recvs(conn);
         let posted = posted.map_err(|error| CloseReason::failed("posting receives", &error));
         let accepted = posted.and_then(|()| {

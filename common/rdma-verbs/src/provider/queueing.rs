@@ -38,12 +38,13 @@ impl Verbs {
             invalidated: None,
         };
         let number = conn.recvs.push(item, true);
-        // Posted immediately, because a message for it may be in flight already. That needs
-        // no doorbell and no system call, so there is nothing to batch.
-        if chain_recv(&self.adapters, conn, number)
-            && let Err(error) = post_recvs(conn)
-        {
-            self.fail(qp, CloseReason::failed("posting a receive", &error));
+        // Together with requests that wait, and before them. Without any, it is posted at once,
+        // because a message for it may be in flight already.
+        if chain_recv(&self.adapters, conn, number) {
+            let is_full = conn.link.as_ref().is_some_and(|it| it.recv_chain.is_full());
+            if is_full || !conn.listed {
+                self.post_receives(qp);
+            }
         }
         Ok(())
     }
@@ -146,6 +147,7 @@ impl Verbs {
 
     /// Posts all chains that are not empty.
     pub(super) fn post_listed(&mut self) {
+        self.post_all_shared();
         let mut listed = std::mem::take(&mut self.listed);
         for qp in listed.drain(..) {
             if let Some(conn) = self.conns.get_mut(qp) {
@@ -167,8 +169,23 @@ impl Verbs {
         }
     }
 
-    /// Posts the chain of one queue pair.
+    /// Posts the receives of one queue pair, or those that it shares.
+    fn post_receives(&mut self, qp: QpId) {
+        let Some(conn) = self.conns.get_mut(qp) else {
+            return;
+        };
+        if conn.draws.is_some() {
+            let adapter = conn.link.as_ref().map(|link| link.room.adapter);
+            adapter.into_iter().for_each(|id| self.post_shared(id));
+        } else if let Err(error) = post_recvs(conn) {
+            self.fail(qp, CloseReason::failed("posting a receive", &error));
+        }
+    }
+
+    /// Posts the chains of one queue pair. Its receives come first: a request may permit the peer
+    /// to send a message.
     pub(super) fn post_chain(&mut self, qp: QpId) {
+        self.post_receives(qp);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };

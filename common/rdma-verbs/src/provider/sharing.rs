@@ -5,7 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{Event, PostError, QpId, RemoteKey, SharedReceives, SrqId, Tag, explain};
+use nvmeof_rdma::{
+    CloseReason, Event, PostError, QpId, RemoteKey, SharedReceives, SrqId, Tag, explain,
+};
 
 use super::Verbs;
 use super::closing::received;
@@ -89,8 +91,13 @@ impl Verbs {
         buf: Buf,
     ) -> Result<(), (PostError, Buf)> {
         let registered = self.is_registered(&buf);
-        let of = |one: &&mut Adapter| one.receives.as_ref().is_some_and(|it| it.is.srq == srq);
-        let Some(adapter) = self.adapters.iter_mut().flatten().find(of) else {
+        let of = |one: &Adapter| one.receives.as_ref().is_some_and(|it| it.is.srq == srq);
+        let mut adapters = (0..).zip(&mut self.adapters);
+        let adapter = adapters.find_map(|(number, one)| {
+            let one = one.as_mut().filter(|one| of(one))?;
+            Some((number, one))
+        });
+        let Some((number, adapter)) = adapter else {
             return Err((PostError::Closed, buf));
         };
         let Some(receives) = &mut adapter.receives else {
@@ -104,15 +111,39 @@ impl Verbs {
         let Some(domain) = domain.filter(|domain| registered && domain.room(&buf).is_some()) else {
             return Err((PostError::NotRegistered, buf));
         };
-        // Posted immediately, like receives of a queue pair.
-        receives.post(tag, buf, domain).map_err(|(error, buf)| {
-            let error = explain(&error);
-            tracing::warn!(
-                device = adapter.name,
-                "cannot post a shared receive: {error}"
-            );
-            (PostError::Closed, buf)
-        })
+        // Like receives of a queue pair.
+        let id = AdapterId(number);
+        receives
+            .queue(tag, buf, domain)
+            .map_err(|buf| (PostError::NotRegistered, buf))?;
+        if receives.is_chain_full() || self.listed.is_empty() {
+            self.post_shared(id);
+        }
+        Ok(())
+    }
+
+    /// Posts the shared receives of all devices.
+    pub(super) fn post_all_shared(&mut self) {
+        for number in 0..self.adapters.len() {
+            if let Ok(number) = u32::try_from(number) {
+                self.post_shared(AdapterId(number));
+            }
+        }
+    }
+
+    /// Posts the shared receives of a device. If that fails, all queue pairs that use them end.
+    pub(super) fn post_shared(&mut self, id: AdapterId) {
+        let Some(receives) = self.receives_of(id).filter(|it| it.has_chained()) else {
+            return;
+        };
+        let Err(error) = receives.post() else {
+            return;
+        };
+        let users: Vec<_> = receives.users().collect();
+        tracing::warn!("cannot post shared receives: {}", explain(&error));
+        for qp in users {
+            self.fail(qp, CloseReason::failed("posting a receive", &error));
+        }
     }
 
     /// Handles the completion of a shared receive.

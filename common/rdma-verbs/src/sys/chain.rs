@@ -375,6 +375,10 @@ impl RecvChain {
         self.count == CHAIN
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Adds a receive into `room`. The chain must not be full.
     pub(crate) fn push(&mut self, id: u64, room: Option<Segment>) {
         let index = self.count;
