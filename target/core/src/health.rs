@@ -107,14 +107,19 @@ impl Health {
     }
 
     /// Adds the time until `tick` in which any queue had commands outstanding, unless
-    /// another queue has added it.
+    /// another queue adds it.
     fn is_at(&self, tick: u64) {
-        if self.next_tick.load(Ordering::Relaxed) <= tick {
-            let mut queues = self.queues();
-            queues.is_at(tick);
-            self.next_tick
-                .fetch_max(tick.saturating_add(1), Ordering::Relaxed);
+        if self.claims(tick) {
+            self.queues().is_at(tick);
         }
+    }
+
+    /// Whether the caller is the one that adds the time until `tick`. Others do not wait for it: a
+    /// queue that becomes idle meanwhile loses at most this tick.
+    fn claims(&self, tick: u64) -> bool {
+        let next = tick.saturating_add(1);
+        self.next_tick.load(Ordering::Relaxed) <= tick
+            && self.next_tick.fetch_max(next, Ordering::Relaxed) <= tick
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
@@ -246,7 +251,29 @@ fn add(counter: &AtomicU64, n: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
+
+    /// It scans all queues under a lock.
+    #[test]
+    fn one_of_many_reactors_adds_the_time_of_a_tick() {
+        let health = Health::default();
+        let (threads, ticks) = (64, 1..200_u64);
+        let ready = Barrier::new(threads);
+        let claimed: usize = thread::scope(|scope| {
+            let claims = || {
+                ready.wait();
+                ticks.clone().filter(|tick| health.claims(*tick)).count()
+            };
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(claims)).collect();
+            all.into_iter().map(|one| one.join().unwrap()).sum()
+        });
+        // A reactor that is late skips ticks that are over.
+        assert!((1..=ticks.count()).contains(&claimed), "{claimed}");
+        assert!(!health.claims(199) && health.claims(200) && !health.claims(200));
+    }
 
     #[test]
     fn counts_of_departed_queues_remain() {
