@@ -65,6 +65,8 @@ pub struct Verbs {
     lost: Vec<(Duration, SocketAddr)>,
     /// Events of calls other than poll.
     later: Vec<Event>,
+    /// Shared receives may be chained.
+    has_shared: bool,
     /// Completions arrived just before the caller was going to sleep.
     is_behind: bool,
     /// Number of shared receive queues created so far.
@@ -172,6 +174,7 @@ impl Verbs {
             deadlines: BTreeSet::new(),
             lost: Vec::new(),
             later: Vec::new(),
+            has_shared: false,
             is_behind: false,
             shared_made: 0,
             batch: Batch::new(),

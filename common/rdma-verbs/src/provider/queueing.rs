@@ -148,6 +148,9 @@ impl Verbs {
     /// Posts all chains that are not empty.
     pub(super) fn post_listed(&mut self) {
         self.post_all_shared();
+        if self.listed.is_empty() {
+            return;
+        }
         let mut listed = std::mem::take(&mut self.listed);
         for qp in listed.drain(..) {
             if let Some(conn) = self.conns.get_mut(qp) {
@@ -169,27 +172,29 @@ impl Verbs {
         }
     }
 
-    /// Posts the receives of one queue pair, or those that it shares.
+    /// Posts the receives of one queue pair.
     fn post_receives(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
-        if conn.draws.is_some() {
-            let adapter = conn.link.as_ref().map(|link| link.room.adapter);
-            adapter.into_iter().for_each(|id| self.post_shared(id));
-        } else if let Err(error) = post_recvs(conn) {
+        if let Err(error) = post_recvs(conn) {
             self.fail(qp, CloseReason::failed("posting a receive", &error));
         }
     }
 
-    /// Posts the chains of one queue pair. Its receives come first: a request may permit the peer
-    /// to send a message.
+    /// Posts the chains of one queue pair. Receives come first: a request may permit the peer to
+    /// send a message.
     pub(super) fn post_chain(&mut self, qp: QpId) {
-        self.post_receives(qp);
+        self.post_all_shared();
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
-        if let Err(error) = post_sends(conn) {
+        let has_receives = |link: &Link| !link.recv_chain.is_empty();
+        let received = match conn.link.as_ref().is_some_and(has_receives) {
+            true => post_recvs(conn),
+            false => Ok(()),
+        };
+        if let Err(error) = received.and_then(|()| post_sends(conn)) {
             self.fail(qp, CloseReason::failed("posting work requests", &error));
         }
     }

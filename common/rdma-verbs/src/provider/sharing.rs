@@ -118,12 +118,22 @@ impl Verbs {
             .map_err(|buf| (PostError::NotRegistered, buf))?;
         if receives.is_chain_full() || self.listed.is_empty() {
             self.post_shared(id);
+        } else {
+            self.has_shared = true;
         }
         Ok(())
     }
 
     /// Posts the shared receives of all devices.
+    #[inline]
     pub(super) fn post_all_shared(&mut self) {
+        if self.has_shared {
+            self.post_chained();
+        }
+    }
+
+    fn post_chained(&mut self) {
+        self.has_shared = false;
         for number in 0..self.adapters.len() {
             if let Ok(number) = u32::try_from(number) {
                 self.post_shared(AdapterId(number));
@@ -131,7 +141,7 @@ impl Verbs {
         }
     }
 
-    /// Posts the shared receives of a device. If that fails, all queue pairs that use them end.
+    /// Posts the chained receives of a device. If that fails, all queue pairs that use them end.
     pub(super) fn post_shared(&mut self, id: AdapterId) {
         let Some(receives) = self.receives_of(id).filter(|it| it.has_chained()) else {
             return;
