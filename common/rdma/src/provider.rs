@@ -272,8 +272,8 @@ pub trait Provider: Send {
     /// A descriptor that is readable as long as [`poll`](Self::poll) has something to do.
     /// Wait for the level, not for an edge, because a poll without events may leave something
     /// unseen. Before sleeping on it the caller calls [`submit`](Self::submit), polls until there
-    /// is no progress, and calls [`rest`](Self::rest). `None` if the provider can only be polled, as in some
-    /// tests.
+    /// is no progress, and calls [`rest`](Self::rest). `None` if the provider can only be polled,
+    /// as in some tests.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// The latest time of the next [`poll`](Self::poll), even if [`wait_fd`](Self::wait_fd)

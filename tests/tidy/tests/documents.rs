@@ -277,7 +277,7 @@ const NOT_AT_WILL: &[(&str, &str)] = &[
         "once for a connection of a permitted process, after seconds",
     ),
     ("a queue pair cannot be stopped: {error}", DEVICE),
-    ("cannot post a shared receive: {error}", DEVICE),
+    ("cannot post shared receives: {why}", DEVICE),
     ("memory cannot be exposed: {error}", DEVICE),
     (
         "memory for an RDMA Read cannot be registered: {error}",

@@ -143,14 +143,19 @@ impl Verbs {
 
     /// Posts the chained receives of a device. If that fails, all queue pairs that use them end.
     pub(super) fn post_shared(&mut self, id: AdapterId) {
-        let Some(receives) = self.receives_of(id).filter(|it| it.has_chained()) else {
+        let Some(adapter) = self.adapter(id) else {
             return;
         };
-        let Err(error) = receives.post() else {
+        let chained = adapter.receives.as_mut().filter(|it| it.has_chained());
+        let Some((receives, Err(error))) = chained.map(|it| {
+            let posted = it.post();
+            (it, posted)
+        }) else {
             return;
         };
         let users: Vec<_> = receives.users().collect();
-        tracing::warn!("cannot post shared receives: {}", explain(&error));
+        let why = explain(&error);
+        tracing::warn!(device = adapter.name, "cannot post shared receives: {why}");
         for qp in users {
             self.fail(qp, CloseReason::failed("posting a receive", &error));
         }
