@@ -160,7 +160,7 @@ impl Late {
         self.writes = Self::blocks().map(send).collect();
     }
 
-    /// Writes the same blocks over all paths, while the first writes are in progress.
+    /// Writes the same blocks over all paths, while the first writes may be in progress.
     fn overwrite(&self, load: &Load) {
         let disk = load.disk(1);
         load.client().wait(async {
@@ -169,6 +169,10 @@ impl Late {
                 disk.write(lba, buf, WriteOptions::default()).await.unwrap();
             }
         });
+    }
+
+    /// The first writes are in progress.
+    fn assert_pending(&self) {
         assert!(self.writes.iter().all(|write| !write.is_finished()));
     }
 
@@ -205,6 +209,7 @@ fn late_writes_of_a_suspended_owner_do_not_take_effect() {
     report(&format!("suspended owner: takeover after {took:.1?}"));
     assert!(took < TAKEOVER, "{took:?}");
     late.overwrite(&load);
+    late.assert_pending();
     sleep((8 * SECOND).saturating_sub(suspended.elapsed()));
     fleet.signal(0, Signal::SIGCONT);
     late.assert_without_effect(&load);

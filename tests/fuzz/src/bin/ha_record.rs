@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use nvmeof_target_ha::{
-    Action, Config, ControllerIds, Facts, Failback, GroupConfig, Incarnation, MAX_BYTES, Machine,
-    Record, Time, Timing, Written,
+    Action, Config, ControllerIds, Facts, Failback, GroupConfig, Incarnation, LostState, MAX_BYTES,
+    Machine, Record, Time, Timing, Written,
 };
 
 /// Polls of one input.
@@ -39,7 +39,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(Record::parse(&bytes), Ok(record));
     }
     // Each read returns the input again, as if another gateway had written it last.
-    let mut machine = machine();
+    let (mut machine, mut lost) = (machine(), None);
     for step in 0..POLLS {
         let now = Time {
             monotonic: Duration::from_millis(100 * step),
@@ -58,9 +58,16 @@ fuzz_target!(|input: &[u8]| {
                     machine.handle_fenced(now, group, number, Ok(vec![format!("{group}:{step}")]));
                 }
                 Action::Open { group, number } => machine.handle_opened(now, group, number, Ok(())),
-                Action::Close { group, number } => machine.handle_closed(group, number, &Ok(())),
+                Action::Close { group, number, .. } => {
+                    machine.handle_closed(group, number, &Ok(()))
+                }
+                Action::Disconnect { number } => machine.handle_disconnected(number),
                 Action::Serve { .. } | Action::StopServing { .. } => {}
             }
+        }
+        let asked = lost.as_mut().map(|lost| machine.judge_lost(now, lost));
+        if asked.is_none_or(|state| state != LostState::Pending) {
+            lost = machine.ask_lost(now, 102);
         }
         for group in [1, 2] {
             let _ = machine.why(now, group).map(|why| why.to_string());
