@@ -21,9 +21,13 @@ pub(crate) struct CrossResets(Vec<CrossReset>);
 struct CrossReset {
     icid: u16,
     ciu: u8,
-    /// While the reset is in progress.
-    pending: Option<PendingReset>,
-    has_failed: bool,
+    progress: Progress,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Pending(PendingReset),
+    Ended { is_successful: bool },
 }
 
 /// What a reset in progress waits for.
@@ -33,6 +37,12 @@ pub(crate) enum PendingReset {
     Local(Arc<InFlightCount>),
     /// A controller of another gateway.
     Remote(Arc<RemoteReset>),
+}
+
+impl CrossReset {
+    fn is_pending(&self) -> bool {
+        matches!(self.progress, Progress::Pending(_))
+    }
 }
 
 impl PendingReset {
@@ -48,7 +58,7 @@ impl PendingReset {
 impl CrossResets {
     /// Whether one more may begin; the error is the status of the command.
     pub(crate) fn check_room(&self) -> Result<(), Status> {
-        let pending = self.0.iter().filter(|one| one.pending.is_some());
+        let pending = self.0.iter().filter(|one| one.is_pending());
         if pending.count() >= LIMIT.into() {
             return Err(Status::CROSS_RESET_LIMIT_EXCEEDED);
         }
@@ -63,8 +73,7 @@ impl CrossResets {
         self.0.push(CrossReset {
             icid,
             ciu,
-            pending: Some(pending),
-            has_failed: false,
+            progress: Progress::Pending(pending),
         });
     }
 
@@ -72,10 +81,10 @@ impl CrossResets {
     pub(crate) fn complete(&mut self) -> bool {
         let mut completed = false;
         for one in &mut self.0 {
-            let outcome = one.pending.as_ref().and_then(PendingReset::outcome);
-            if let Some(is_successful) = outcome {
-                one.pending = None;
-                one.has_failed = !is_successful;
+            if let Progress::Pending(pending) = &one.progress
+                && let Some(is_successful) = pending.outcome()
+            {
+                one.progress = Progress::Ended { is_successful };
                 completed = true;
             }
         }
@@ -84,12 +93,12 @@ impl CrossResets {
 
     /// Whether one is in progress.
     pub(crate) fn is_pending(&self) -> bool {
-        self.0.iter().any(|one| one.pending.is_some())
+        self.0.iter().any(CrossReset::is_pending)
     }
 
     /// Removes those that completed.
     pub(crate) fn remove_completed(&mut self) {
-        self.0.retain(|one| one.pending.is_some());
+        self.0.retain(CrossReset::is_pending);
     }
 
     /// The entries of the log page of controller `acid`.
@@ -99,10 +108,14 @@ impl CrossResets {
             ciu: one.ciu,
             rsvd3: 0,
             acid: acid.into(),
-            ccrs: match one.pending {
-                Some(_) => CrossResetState::IN_PROGRESS,
-                None if one.has_failed => CrossResetState::FAILED,
-                None => CrossResetState::SUCCESS,
+            ccrs: match one.progress {
+                Progress::Pending(_) => CrossResetState::IN_PROGRESS,
+                Progress::Ended {
+                    is_successful: true,
+                } => CrossResetState::SUCCESS,
+                Progress::Ended {
+                    is_successful: false,
+                } => CrossResetState::FAILED,
             },
             ccrf: (CrossResetFlags::VALIDATED | CrossResetFlags::INITIATED).bits(),
         })
