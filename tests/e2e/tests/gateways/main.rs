@@ -644,18 +644,30 @@ fn owner_without_its_hosts_is_replaced_by_a_move() {
     fleet.stop();
 }
 
+/// Both gateways, and the links of the first one to the cluster. `None` where links cannot be cut.
+fn with_links(test: &str) -> Option<(Fleet, network::Links)> {
+    let mut fleet = Fleet::new(test);
+    match network::Links::start(&mut fleet) {
+        Ok(links) => {
+            fleet.start(1);
+            fleet.wait_for_all();
+            Some((fleet, links))
+        }
+        Err(why) => {
+            report(&format!("link to the cluster: skipped: {why}"));
+            None
+        }
+    }
+}
+
 /// Commands that wait for the cluster at the first gateway continue over the other one, although
 /// the link stays cut. Their writes reach the cluster when it works again.
 #[test]
 #[ignore = "slow: `cargo xtask test ceph --all`"]
 fn owner_without_its_cluster_gives_its_commands_up() {
-    let mut fleet = Fleet::new("give-up");
-    let links = match network::Links::start(&mut fleet) {
-        Ok(links) => links,
-        Err(why) => return report(&format!("link to the cluster: skipped: {why}")),
+    let Some((mut fleet, links)) = with_links("give-up") else {
+        return;
     };
-    fleet.start(1);
-    fleet.wait_for_all();
     let load = Load::start(&fleet);
     let mut late = Late::new(&fleet, &load);
     load.longest();
@@ -684,13 +696,9 @@ fn owner_without_its_cluster_gives_its_commands_up() {
 #[test]
 #[ignore = "slow: `cargo xtask test ceph --all`"]
 fn owner_without_its_cluster_can_be_ended() {
-    let mut fleet = Fleet::new("lost");
-    let links = match network::Links::start(&mut fleet) {
-        Ok(links) => links,
-        Err(why) => return report(&format!("link to the cluster: skipped: {why}")),
+    let Some((mut fleet, links)) = with_links("lost") else {
+        return;
     };
-    fleet.start(1);
-    fleet.wait_for_all();
     let load = Load::start(&fleet);
     load.longest();
     links.cut(true);
@@ -717,16 +725,9 @@ fn owner_without_its_cluster_can_be_ended() {
 /// link works again, and do not take effect.
 #[test]
 fn owner_without_its_cluster_stops_serving() {
-    let mut fleet = Fleet::new("cut");
-    let links = match network::Links::start(&mut fleet) {
-        Ok(links) => links,
-        Err(why) => {
-            report(&format!("link to the cluster: skipped: {why}"));
-            return;
-        }
+    let Some((mut fleet, links)) = with_links("cut") else {
+        return;
     };
-    fleet.start(1);
-    fleet.wait_for_all();
     let load = Load::start(&fleet);
     let watch = Watch::start(&fleet);
     let mut late = Late::new(&fleet, &load);
