@@ -224,10 +224,12 @@ impl Manager {
             .target
             .disconnect_if(|one| subsystems.contains(&one.subnqn));
         self.reactors.poll_all();
-        tracing::warn!(
-            "{} controllers disconnected: other gateways found the lease of this one expired",
-            lost.len()
-        );
+        if !lost.is_empty() {
+            tracing::warn!(
+                "{} controllers disconnected: other gateways may have reported them as ended",
+                lost.len()
+            );
+        }
     }
 
     /// Resets of controllers of other gateways have an outcome.
