@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use nvmeof_initiator_core::dhchap::HostKeys;
@@ -23,6 +22,7 @@ use crate::error::{Error, Lost, LostCause, MachineError, UsageError};
 use crate::host::Host;
 use crate::options::ConnectOptions;
 use crate::polled::{AdminQueue, Call, IoConfig, IoQueue, Work};
+use crate::spread::{Availability, Spread};
 use crate::transport::{Device, Route};
 
 /// A connected controller. Clones are the same controller. When the last clone and the last
@@ -40,7 +40,7 @@ struct Inner {
     admin: Arc<Shared<AdminQueue>>,
     io: Vec<Arc<Shared<IoQueue>>>,
     device: Device,
-    next: AtomicUsize,
+    spread: Spread,
     /// One task authenticates the queues at a time.
     authenticating: Mutex<()>,
 }
@@ -98,7 +98,7 @@ impl Controller {
             admin,
             io: Vec::new(),
             device: route.device().clone(),
-            next: AtomicUsize::new(0),
+            spread: Spread::new(0),
             authenticating: Mutex::new(()),
         };
         for qid in 1..=inner.info.io_queues {
@@ -106,6 +106,7 @@ impl Controller {
             let spin = inner.options.spin;
             inner.io.push(Shared::start(queue, start, spin)?);
         }
+        inner.spread = Spread::new(inner.io.len());
         for queue in &inner.io {
             queue.ready().await?;
         }
@@ -351,27 +352,19 @@ impl Controller {
         }
     }
 
-    /// The next connected I/O queue, in round-robin order.
+    /// The I/O queue for a call.
     fn pick(&self) -> Result<&Arc<Shared<IoQueue>>, Error> {
-        let io = &self.inner.io;
-        let index = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        let connected = |queue: &&Arc<Shared<IoQueue>>| queue.with(|queue| queue.is_ready());
-        let mut from = io
-            .iter()
-            .cycle()
-            .skip(index % io.len().max(1))
-            .take(io.len());
-        if let Some(queue) = from.find(connected) {
-            return Ok(queue);
-        }
-        match io.first() {
-            // A call on it fails with the error of the queue.
-            Some(queue) => Ok(queue),
-            None => {
-                let text = "the controller was connected without I/O queues".to_owned();
-                Err(UsageError::Other(text).into())
-            }
-        }
+        let Inner { io, spread, .. } = &*self.inner;
+        let availability = |index: usize| match io.get(index) {
+            Some(queue) => queue.availability(),
+            None => Availability::Lost,
+        };
+        // A call on a lost queue fails with the error of the queue.
+        let chosen = spread.choose(availability).unwrap_or(0);
+        io.get(chosen).ok_or_else(|| {
+            let text = "the controller was connected without I/O queues".to_owned();
+            UsageError::Other(text).into()
+        })
     }
 
     /// Waits until the admin queue or an I/O queue is lost, and ends the others: a host that lost

@@ -25,7 +25,8 @@ use tokio::sync::Notify;
 use crate::deadline::Deadline;
 use crate::error::{Awaited, Error, MachineError, UsageError};
 use crate::pollable::Pollable;
-use crate::polled::{AdminQueue, Call, Done, SubmitError, Withdrawn};
+use crate::polled::{AdminQueue, Call, Done, IoQueue, SubmitError, Withdrawn};
+use crate::spread::Availability;
 
 /// A queue that a task can drive.
 pub(crate) trait Drive: Pollable + Send + 'static {
@@ -67,8 +68,12 @@ pub(crate) struct Shared<Q> {
 
 struct State<Q> {
     queue: Q,
-    /// Whether there are new calls since the last poll.
-    fresh: bool,
+    /// Number of calls since the last poll.
+    fresh: usize,
+    /// The same of the last poll that had any.
+    last_fresh: usize,
+    /// Iterations of the driver without a call in flight.
+    unused: u32,
     /// Time of the last poll, unless the driver sleeps: precise enough, and cheaper than
     /// reading the clock.
     polled_at: Option<Duration>,
@@ -117,7 +122,9 @@ impl<Q: Drive> Shared<Q> {
         let fd = fd.map(watch).transpose().map_err(no_runtime)?;
         let state = State {
             queue,
-            fresh: false,
+            fresh: 0,
+            last_fresh: 0,
+            unused: 0,
             polled_at: None,
             tickets: Slab::new(),
             backlog: VecDeque::new(),
@@ -246,13 +253,58 @@ impl<Q: Drive> State<Q> {
     fn begin(&mut self, mut call: Call, waker: Waker, now: Duration) -> usize {
         let key = self.tickets.insert(Ticket::Waiting(waker));
         call.user = u64::try_from(key).unwrap_or_default();
-        self.fresh = true;
+        self.fresh += 1;
         if self.backlog.is_empty() {
             self.submit(call, now);
         } else {
             self.backlog.push_back(call);
         }
         key
+    }
+
+    /// One iteration of the driver. Returns the next step, whether calls are in flight, and when
+    /// to poll at the latest; `None` if the queue is closed and all tasks have been woken.
+    fn iterate(
+        &mut self,
+        polling: &mut Polling,
+        now: Duration,
+    ) -> Option<(NextStep, bool, Option<Duration>)> {
+        if self.lingers() {
+            self.polled_at = Some(now);
+            return Some((NextStep::Continue, false, None));
+        }
+        let mut progress = self.poll(now);
+        for _ in 0..AGAIN {
+            if progress || self.queue.in_flight() == 0 {
+                break;
+            }
+            progress = self.poll(now);
+        }
+        if self.is_finished() {
+            return None;
+        }
+        let waits = self.queue.in_flight() > 0;
+        let next = match polling.after_iteration(progress, now) {
+            // Nothing is in flight.
+            NextStep::Continue | NextStep::Yield if !progress && !waits => NextStep::Sleep,
+            // A queue without calls is likely to get the next one soon: it stays awake while
+            // the provider polls by itself.
+            NextStep::Sleep if waits && !self.rests(now) => polling.without_sleep(now),
+            next => next,
+        };
+        self.polled_at = (next != NextStep::Sleep).then_some(now);
+        Some((next, waits, self.queue.next_deadline()))
+    }
+
+    /// Whether the driver only lets other tasks run: the last call has just ended, so the next
+    /// ones are likely, and a sleep would take longer than they do.
+    fn lingers(&mut self) -> bool {
+        let is_unused = self.fresh == 0 && self.queue.in_flight() == 0;
+        self.unused = match is_unused {
+            true => self.unused.saturating_add(1),
+            false => 0,
+        };
+        (1..=LINGER).contains(&self.unused)
     }
 
     /// Whether the queue is closed and every call has ended.
@@ -315,7 +367,10 @@ impl<Q: Drive> State<Q> {
     fn poll(&mut self, now: Duration) -> bool {
         let mut done = std::mem::take(&mut self.done);
         let mut progress = self.queue.poll(now, &mut done);
-        progress |= std::mem::take(&mut self.fresh);
+        if self.fresh > 0 {
+            self.last_fresh = std::mem::take(&mut self.fresh);
+            progress = true;
+        }
         for call in done.drain(..) {
             self.end(call);
         }
@@ -387,6 +442,23 @@ impl<Q: Drive> State<Q> {
     }
 }
 
+impl Shared<IoQueue> {
+    /// What the queue would do with one more call.
+    pub(crate) fn availability(&self) -> Availability {
+        let state = self.lock();
+        let queue = &state.queue;
+        if !queue.is_ready() {
+            Availability::Lost
+        } else if !state.backlog.is_empty() || queue.connection().in_flight() >= queue.depth() {
+            Availability::Full
+        } else if state.fresh > 0 {
+            Availability::Collecting
+        } else {
+            Availability::Open
+        }
+    }
+}
+
 impl Shared<AdminQueue> {
     /// Waits for the next asynchronous event.
     ///
@@ -427,9 +499,9 @@ impl<Q: Drive> Shared<Q> {
         let now = state.polled_at.unwrap_or_else(|| self.now());
         let idle = state.queue.in_flight() == 0;
         let key = state.begin(call, waker.clone(), now);
-        // The first call is sent immediately. Others wait for the next poll of the driver, so
+        // A call that is alone is sent immediately. Others wait for the next poll of the driver, so
         // that concurrent calls are sent together.
-        if idle {
+        if idle && state.last_fresh <= 1 {
             state.queue.submit_now(now);
         }
         drop(state);
@@ -618,30 +690,8 @@ async fn drive<Q: Drive>(shared: &Shared<Q>, fd: Option<AsyncFd<OwnedFd>>) {
     let mut polling = Polling::new(config, shared.now());
     loop {
         let now = shared.now();
-        let (next, waits, deadline) = {
-            let mut state = shared.lock();
-            let mut progress = state.poll(now);
-            for _ in 0..AGAIN {
-                if progress || state.queue.in_flight() == 0 {
-                    break;
-                }
-                progress = state.poll(now);
-            }
-            if state.is_finished() {
-                // All tasks have been woken.
-                return;
-            }
-            let waits = state.queue.in_flight() > 0;
-            let next = match polling.after_iteration(progress, now) {
-                // Nothing is in flight.
-                NextStep::Continue | NextStep::Yield if !progress && !waits => NextStep::Sleep,
-                // A queue without calls is likely to get the next one soon: it stays awake while
-                // the provider polls by itself.
-                NextStep::Sleep if waits && !state.rests(now) => polling.without_sleep(now),
-                next => next,
-            };
-            state.polled_at = (next != NextStep::Sleep).then_some(now);
-            (next, waits, state.queue.next_deadline())
+        let Some((next, waits, deadline)) = shared.lock().iterate(&mut polling, now) else {
+            return;
         };
         match next {
             NextStep::Continue => yield_to_ready_tasks().await,
@@ -693,6 +743,8 @@ async fn yield_to_ready_tasks() {
 /// Polls without progress before the driver yields to other tasks, which takes as long as a
 /// few polls.
 const AGAIN: u32 = 3;
+/// Iterations without a call in flight before the driver polls and sleeps.
+const LINGER: u32 = 20;
 /// Longest sleep without a deadline.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Longest sleep without a descriptor.

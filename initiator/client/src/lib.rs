@@ -48,6 +48,7 @@ mod pollable;
 pub mod polled;
 #[cfg(feature = "async")]
 mod reservations;
+mod spread;
 mod transport;
 
 #[cfg(feature = "async")]
