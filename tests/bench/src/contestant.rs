@@ -40,6 +40,11 @@ pub(crate) enum Contestant {
     Alone,
     /// Ours with the busy queue pairs beside many idle ones.
     Crowd,
+    /// Ours with one queue for all operations.
+    #[serde(rename = "1-queue")]
+    OneQueue,
+    /// Ours with the same operations on several queues.
+    Queues,
     /// Ours with one reactor.
     #[serde(rename = "1-reactor")]
     OneReactor,
@@ -79,6 +84,7 @@ impl Contestant {
             About::Async => &[Self::Shm, Self::ShmAsync],
             About::Sqpoll => &[Self::Shm, Self::ShmSqpoll],
             About::Crowd | About::CrowdShm => &[Self::Alone, Self::Crowd],
+            About::Queues => &[Self::OneQueue, Self::Queues],
             About::Reactors | About::ReactorsShm => &[Self::OneReactor, Self::TwoReactors],
             About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm => {
                 &[Self::Limit, Self::Target, Self::Initiator]
@@ -121,6 +127,8 @@ impl Contestant {
             Self::ShmSqpoll => "shm-sqpoll",
             Self::Alone => "alone",
             Self::Crowd => "crowd",
+            Self::OneQueue => "1-queue",
+            Self::Queues => "queues",
             Self::OneReactor => "1-reactor",
             Self::TwoReactors => "2-reactors",
             Self::Limit => "limit",

@@ -52,6 +52,7 @@ impl Kind {
             | About::UnixTcp
             | About::Crc
             | About::Async
+            | About::Queues
             | About::Zerocopy => Self::Plain,
             About::Sqpoll => Self::Sqpoll,
             About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),

@@ -211,10 +211,11 @@ impl Stage {
     }
 
     fn command(&self, contestant: Contestant, work: &Work, time: Duration) -> Command {
-        let ours = |target: SocketAddr| {
+        let on = |target: SocketAddr, work: &Work| {
             let (ip, port) = (target.ip().to_string(), target.port().to_string());
             self.ours(work, &["-a", &ip, "-s", &port], time)
         };
+        let ours = |target| on(target, work);
         let tcp = || self.yardstick(work, "tcp-ask", self.tcp.to_string(), time);
         match contestant {
             Contestant::Tcp => tcp(),
@@ -226,7 +227,10 @@ impl Stage {
             Contestant::IwarpCrc => with(ours(self.target), &["--crc"]),
             // The busy queues of a crowd have one thread: eight threads would contend for one
             // core.
-            Contestant::ShmAsync | Contestant::Alone => with(ours(self.target), AWAITED),
+            Contestant::ShmAsync | Contestant::Alone | Contestant::Queues => {
+                with(ours(self.target), AWAITED)
+            }
+            Contestant::OneQueue => on(self.target, &work.on_one_queue()),
             Contestant::Crowd => with(ours(self.other), AWAITED),
             Contestant::ShmSqpoll | Contestant::TwoReactors | Contestant::PeerTarget => {
                 ours(self.other)

@@ -52,6 +52,9 @@ pub(crate) enum About {
     Crowd,
     /// The same through shared memory.
     CrowdShm,
+    /// Operations on several queues of one thread, with as many on one queue that its thread
+    /// polls, over software iWARP.
+    Queues,
     /// Two reactors with one, over software iWARP.
     Reactors,
     /// Two reactors with one, through shared memory.
@@ -75,7 +78,7 @@ pub(crate) enum About {
 /// Idle queue pairs of a crowd: controllers, and I/O queues of each. With the admin
 /// queues and [`BUSY`] others, 1,000.
 pub(crate) const CROWD: (u16, u16) = (31, 31);
-/// Busy queue pairs of a crowd, and with several reactors.
+/// Busy queue pairs of a crowd, of one thread, and with several reactors.
 pub(crate) const BUSY: u16 = 8;
 /// Permitted CPU time of an idle process, in percent of a core.
 pub(crate) const IDLE_PERCENT: f64 = 0.5;
@@ -141,6 +144,7 @@ impl Work {
             About::Sqpoll => format!("sqpoll-{store}-{what}"),
             About::Crowd => format!("crowd-iwarp-{shape}"),
             About::CrowdShm => format!("crowd-shm-{shape}"),
+            About::Queues => format!("queues-{what}"),
             About::Reactors => format!("reactors-iwarp-{shape}"),
             About::ReactorsShm => format!("reactors-shm-{shape}"),
             About::Idle => "idle-iwarp".to_owned(),
@@ -212,6 +216,7 @@ impl Work {
             | About::Crc
             | About::Zerocopy
             | About::Crowd
+            | About::Queues
             | About::Reactors
             | About::Idle
             | About::IdleCrowd
@@ -223,8 +228,21 @@ impl Work {
     /// Busy queue pairs, each with `depth` operations in flight.
     pub(crate) fn queues(&self) -> u16 {
         match self.about {
-            About::Crowd | About::CrowdShm | About::Reactors | About::ReactorsShm => BUSY,
+            About::Crowd
+            | About::CrowdShm
+            | About::Queues
+            | About::Reactors
+            | About::ReactorsShm => BUSY,
             _ => 1,
+        }
+    }
+
+    /// As many operations on one queue pair.
+    pub(crate) fn on_one_queue(&self) -> Self {
+        Self {
+            about: About::Iwarp,
+            depth: self.depth * self.queues(),
+            ..*self
         }
     }
 
@@ -392,6 +410,7 @@ pub(crate) fn all() -> Vec<Work> {
     apart(About::Zerocopy, Store::Null, long, SIZES_DEPTH, None);
     apart(About::Async, Store::Null, four, 1, Some(1.15));
     apart(About::Sqpoll, Store::File, four, 32, None);
+    apart(About::Queues, Store::Null, four, 16, Some(0.75));
     let one = |about, depth, goal| Work {
         about,
         store: Store::Null,
@@ -501,6 +520,7 @@ mod tests {
             ("sqpoll-file-randwrite-4k-qd32", "shm, requires 3 cores"),
             ("crowd-iwarp-4k-qd16", "alone ≥0.90"),
             ("crowd-shm-4k-qd16", "alone ≥0.90"),
+            ("queues-randread-4k-qd16", "1-queue ≥0.75"),
             ("reactors-shm-4k-qd32", "1-reactor ≥1.60, requires 4 cores"),
             ("crc-null-randread-4k-qd16", "iwarp ≥0.80"),
             ("hostile-4-1m", "quiet ≥0.25, latency at most 1 s"),
