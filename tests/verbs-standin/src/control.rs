@@ -39,6 +39,8 @@ pub const VARIABLE: &str = "NVMEOF_VERBS_STANDIN";
 /// * `calls=peer`, with `profile`: the functions of the device have names that begin with
 ///   `peer_call_` instead of `device_call_`, for profilers.
 /// * `from=NAME`: connections to this device come from the device of that name.
+/// * `links=FOLDER`: the device reaches devices of other processes that have the same setting.
+///   Connections through it are sockets in that folder.
 /// * `LIMIT=NUMBER` sets a limit or a delay.
 /// * `fault=PLACE:N` or `fault=PLACE:N:NUMBER` plans a fault, for the N-th time from now on
 ///   that the place is reached.
@@ -80,6 +82,7 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
         match setting.split_once('=') {
             Some(("profile" | "addr" | "calls", _)) => {}
             Some(("from", from)) => device.from = Some(from.to_owned()),
+            Some(("links", folder)) => device.links = Some(folder.into()),
             Some(("fault", fault)) => device.faults.add(fault)?,
             Some((limit, text)) => {
                 let number = text.parse();
@@ -126,6 +129,7 @@ fn add_device(
         name: name.to_owned(),
         addr,
         from: None,
+        links: None,
         profile,
         context: Ptr::new(context),
         signal,

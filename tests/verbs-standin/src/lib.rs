@@ -42,12 +42,16 @@ mod device;
 mod faults;
 mod ibverbs;
 mod ids;
+mod links;
 mod memory;
+mod message;
 mod posting;
 mod profile;
 mod queue;
 mod raw;
 mod rdmacm;
+mod remote;
+mod responder;
 mod signal;
 mod table;
 #[cfg(test)]

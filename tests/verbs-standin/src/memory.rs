@@ -101,6 +101,16 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
 }
 
+impl Piece {
+    /// Bytes of this library.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            len: bytes.len() as u64,
+        }
+    }
+}
+
 /// A segment of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
@@ -110,7 +120,7 @@ pub(crate) struct Segment {
 }
 
 /// Memory of a peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) addr: u64,
     pub(crate) key: u32,
@@ -300,6 +310,22 @@ pub(crate) unsafe fn copy(from: &[Piece], to: &[Piece]) {
             }
         }
     }
+}
+
+/// The bytes of `from`.
+///
+/// # Safety
+/// All pieces are memory of this process that may be read now.
+pub(crate) unsafe fn bytes(from: &[Piece]) -> Vec<u8> {
+    let len = usize::try_from(total(from)).unwrap_or_default();
+    let mut bytes: Vec<u8> = vec![0; len];
+    let to = Piece {
+        addr: bytes.as_mut_ptr().expose_provenance() as u64,
+        len: total(from),
+    };
+    // SAFETY: the caller promises it; the vector is as long.
+    unsafe { copy(from, &[to]) };
+    bytes
 }
 
 /// Copies bytes between addresses.

@@ -424,6 +424,8 @@ fn add(world: &mut World, key: usize, wr: &ibv_send_wr, op: Op) -> Result<(), c_
             Progress::Waiting
         },
         fault,
+        number: 0,
+        arrived: None,
     });
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,15 @@ impl Device {
             settings,
             start: Instant::now(),
         }
+    }
+
+    /// The same, with each connection over a link, as between processes.
+    pub(super) fn linked(settings: &'static str) -> Self {
+        let device = Self::new(settings);
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("links");
+        std::fs::create_dir_all(&folder).unwrap();
+        device.set(&format!("links={}", folder.display()));
+        device
     }
 
     /// A device for each side: the first one connects to the second one.
