@@ -44,6 +44,7 @@ pub const VARIABLE: &str = "NVMEOF_VERBS_STANDIN";
 /// * `LIMIT=NUMBER` sets a limit or a delay.
 /// * `fault=PLACE:N` or `fault=PLACE:N:NUMBER` plans a fault, for the N-th time from now on
 ///   that the place is reached.
+/// * `audit`: memory that is deregistered while posted work uses it counts as misuse.
 /// * `remove` removes the device.
 ///
 /// # Errors
@@ -93,6 +94,7 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
                 connection::remove_device(world, key);
                 connection::settle(world);
             }
+            None if *setting == "audit" => device.audited = true,
             None => return Err(format!("{setting}: this is no setting of a device")),
         }
     }
@@ -142,6 +144,7 @@ fn add_device(
         time: 0,
         active: std::collections::BTreeSet::new(),
         removed: false,
+        audited: false,
     });
     Ok(())
 }
@@ -165,6 +168,14 @@ pub fn counters(device: &str) -> Option<Counters> {
     let world = lock();
     let device = world.devices.iter().rfind(|one| one.name == device)?;
     Some(device.counters)
+}
+
+/// Faults of a device that were planned and did not happen yet.
+#[must_use]
+pub fn planned(device: &str) -> usize {
+    let world = lock();
+    let mut named = world.devices.iter().filter(|one| one.name == device);
+    named.by_ref().map(|one| one.faults.planned()).sum()
 }
 
 /// Misuse of the libraries so far, in words.

@@ -46,6 +46,8 @@ pub(crate) struct Device {
     /// Queue pairs with work that waits.
     pub(crate) active: BTreeSet<usize>,
     pub(crate) removed: bool,
+    /// Memory that is deregistered under posted work counts as misuse.
+    pub(crate) audited: bool,
 }
 
 impl Device {

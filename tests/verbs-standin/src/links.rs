@@ -193,10 +193,7 @@ fn fill(world: &mut World, key: LinkKey, room: &mut [u8]) -> bool {
             link.inbox.extend(room.iter().take(count));
             true
         }
-        Err(error) => matches!(
-            error.kind(),
-            ErrorKind::WouldBlock | ErrorKind::Interrupted
-        ),
+        Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
     }
 }
 
@@ -320,7 +317,12 @@ fn connect_to(path: &Path) -> io::Result<Option<UnixStream>> {
     let addr = UnixAddr::new(path)?;
     match connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &addr).map_err(io::Error::from) {
         Ok(()) => Ok(Some(fd.into())),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused
+            ) =>
+        {
             Ok(None)
         }
         Err(error) => Err(error),

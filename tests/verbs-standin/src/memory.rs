@@ -109,6 +109,10 @@ impl Piece {
             len: bytes.len() as u64,
         }
     }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.addr < other.addr + other.len && other.addr < self.addr + self.len
+    }
 }
 
 /// A segment of a work request.
@@ -142,7 +146,15 @@ pub(crate) struct Memory {
 }
 
 impl Mr {
-    fn piece(&self, addr: u64, len: u64) -> Option<Piece> {
+    /// All of its bytes.
+    pub(crate) fn all(&self) -> Piece {
+        Piece {
+            addr: self.addr,
+            len: self.len,
+        }
+    }
+
+    pub(crate) fn piece(&self, addr: u64, len: u64) -> Option<Piece> {
         let offset = addr.checked_sub(self.named)?;
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Piece {
@@ -170,6 +182,14 @@ impl Memory {
             return None;
         }
         mr.piece(segment.addr, segment.len)
+    }
+
+    /// The bytes of a local segment, whatever its owner allows.
+    pub(crate) fn bytes_of(&self, keys: &Keys, segment: Segment) -> Option<Piece> {
+        let Owner::Region(region) = keys.owner(segment.key)? else {
+            return None;
+        };
+        self.mrs.get(region)?.piece(segment.addr, segment.len)
     }
 
     /// The bytes that the peer of a queue pair names, if `wanted` access is allowed.

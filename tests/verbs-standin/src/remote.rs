@@ -63,10 +63,7 @@ pub(crate) fn answered(world: &mut World, key: usize, number: u64, answer: Answe
 
 /// Whether the peer has to answer an entry.
 fn is_unanswered(entry: &Entry) -> bool {
-    matches!(
-        entry.progress,
-        Progress::Sent | Progress::Reading(UNKNOWN)
-    )
+    matches!(entry.progress, Progress::Sent | Progress::Reading(UNKNOWN))
 }
 
 /// The peer executed no request from `number` on: they wait until it is ready.

@@ -116,7 +116,8 @@ fn execute(world: &mut World, key: usize, ticked: bool) {
 
 /// Fails the first request that a peer of another process does not answer, after its time.
 fn give_up_sent(world: &mut World, key: usize) {
-    let sent = |entry: &Entry| matches!(entry.progress, Progress::Sent | Progress::Reading(UNKNOWN));
+    let sent =
+        |entry: &Entry| matches!(entry.progress, Progress::Sent | Progress::Reading(UNKNOWN));
     let qp = world.qps.get(key);
     let Some(index) = qp.and_then(|qp| qp.sends.iter().position(sent)) else {
         return;
@@ -371,8 +372,16 @@ fn attempt(world: &mut World, key: usize, index: usize, now: u64) -> Step {
         return Step::Blocked(Blocked::Silent);
     };
     let (op, fault) = (entry.op.clone(), entry.fault);
-    if let Some(fault) = fault {
-        return happen(world, key, fault);
+    match fault {
+        Some(Fault::Status(end)) => return Step::Failed(end),
+        Some(fault) => {
+            happen(world, key, fault);
+            // A device whose completions get lost continues to work.
+            if fault != Fault::CqError {
+                return Step::Failed(status::IBV_WC_WR_FLUSH_ERR);
+            }
+        }
+        None => {}
     }
     match op {
         Op::Send {
@@ -430,19 +439,18 @@ fn attempt(world: &mut World, key: usize, index: usize, now: u64) -> Step {
     }
 }
 
-/// A planned fault.
-fn happen(world: &mut World, key: usize, fault: Fault) -> Step {
+/// A planned fault of a queue pair, its completion queue or its device.
+fn happen(world: &mut World, key: usize, fault: Fault) {
     let Some(qp) = world.qps.get(key) else {
-        return Step::Done;
+        return;
     };
     let (device, cq) = (qp.device, qp.send_cq);
     match fault {
-        Fault::Status(end) => return Step::Failed(end),
+        Fault::Status(_) => {}
         Fault::QpFatal => {
             if let Some(device) = world.devices.get_mut(device) {
                 device.report(Element::Qp(key), event::QP_FATAL);
             }
-            return Step::Failed(status::IBV_WC_WR_FLUSH_ERR);
         }
         Fault::CqError => {
             let queue = world.cqs.get_mut(cq);
@@ -455,7 +463,6 @@ fn happen(world: &mut World, key: usize, fault: Fault) -> Step {
         }
         Fault::Removal => world.removals.push(device),
     }
-    Step::Done
 }
 
 /// Invalidates a key for the peer of a queue pair, or for its owner.
@@ -486,7 +493,12 @@ fn gather(world: &World, key: usize, data: &Data) -> Option<Vec<Piece>> {
     }
 }
 
-pub(crate) fn local(world: &World, key: usize, segments: &[Segment], wanted: u32) -> Option<Vec<Piece>> {
+pub(crate) fn local(
+    world: &World,
+    key: usize,
+    segments: &[Segment],
+    wanted: u32,
+) -> Option<Vec<Piece>> {
     let qp = world.qps.get(key)?;
     let keys = &world.devices.get(qp.device)?.keys;
     let piece = |segment: &Segment| world.memory.local(keys, qp.pd, *segment, wanted);

@@ -8,8 +8,8 @@ use slab::Slab;
 use crate::completion::{Added, Channel, Completion, Cq, Frees};
 use crate::device::{Device, Element};
 use crate::ids::Ids;
-use crate::memory::Memory;
 use crate::links::Links;
+use crate::memory::Memory;
 use crate::queue::{PeerQp, Qp, Srq};
 use crate::raw::event;
 

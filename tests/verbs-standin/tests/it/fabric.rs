@@ -12,6 +12,8 @@ use nvmeof_rdma_conformance::{Deviations, Endpoint, Fabric};
 use nvmeof_rdma_verbs::{Verbs, VerbsConfig};
 use nvmeof_verbs_standin::{configure, install, violations};
 
+use super::watched::Watched;
+
 /// A device of its own name and address.
 #[derive(Debug)]
 pub(super) struct Device {
@@ -29,7 +31,7 @@ impl Device {
         let [high, low] = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let addr = IpAddr::V4(Ipv4Addr::new(10, 77 + high, low, 1));
         let name = format!("test{high}.{low}");
-        configure(&format!("{name} {settings} addr={addr}")).unwrap();
+        configure(&format!("{name} {settings} addr={addr} audit")).unwrap();
         Self {
             name,
             addr,
@@ -72,8 +74,10 @@ impl Device {
         }
     }
 
-    pub(super) fn provider() -> Verbs {
-        nvmeof_rdma_verbs::new(Self::config()).unwrap_or_else(|error| panic!("{error}"))
+    pub(super) fn provider() -> Watched<Verbs> {
+        let inner =
+            nvmeof_rdma_verbs::new(Self::config()).unwrap_or_else(|error| panic!("{error}"));
+        Watched { inner }
     }
 }
 
