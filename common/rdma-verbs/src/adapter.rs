@@ -8,6 +8,7 @@ use nvmeof_memory::Region;
 use nvmeof_rdma::SrqId;
 
 use crate::VerbsError;
+use crate::arming::Arming;
 use crate::domain::Domain;
 use crate::shared::Shared;
 use crate::siw::{self, Blocker};
@@ -64,8 +65,7 @@ pub(crate) struct Queue {
     used: u32,
     /// It failed and is not used any more.
     pub(crate) failed: bool,
-    /// It is armed: the next completion raises an event.
-    pub(crate) armed: bool,
+    pub(crate) arming: Arming,
     /// Only for shared receives.
     pub(crate) shared: bool,
 }
@@ -208,7 +208,7 @@ impl Adapter {
             size,
             used: 0,
             failed: false,
-            armed: false,
+            arming: Arming::default(),
             shared,
         });
         Ok(index)

@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod arming;
 mod blocking_calls;
 mod config;
 mod conn;

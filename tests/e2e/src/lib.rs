@@ -18,6 +18,7 @@
 )]
 
 mod control;
+mod devices;
 mod fio;
 mod image;
 mod key;
@@ -33,6 +34,7 @@ mod work;
 pub mod xml;
 
 pub use control::{ask, ctl, managed};
+pub use devices::Devices;
 pub use fio::{Jobs, engine};
 pub use image::{image, pattern, same_bytes};
 pub use key::{KEY, OTHER_KEY, key_file, key_file_with};

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
+use crate::devices::{Devices, Side};
 use crate::timeout::{TIMEOUT, eventually};
 
 /// The path of a program.
@@ -122,6 +123,13 @@ impl Run {
     #[must_use]
     pub fn args(mut self, line: &str) -> Self {
         self.command.args(line.split_whitespace());
+        self
+    }
+
+    /// With the device of a host.
+    #[must_use]
+    pub(crate) fn over(mut self, devices: &Devices) -> Self {
+        devices.give(&mut self.command, Side::Host);
         self
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
+use crate::devices::{Devices, Side};
 use crate::{Target, binary, image};
 
 /// The subsystem.
@@ -27,6 +28,7 @@ pub struct Setup {
     /// The path of a Unix socket instead of both.
     socket: Option<PathBuf>,
     provider: String,
+    devices: Option<Devices>,
     head: String,
     access: String,
     namespaces: String,
@@ -65,6 +67,7 @@ impl Setup {
             port_id: None,
             socket: None,
             provider: "\"iwarp\"".to_owned(),
+            devices: None,
             head: String::new(),
             access: "allow_any_host = true".to_owned(),
             namespaces: String::new(),
@@ -149,6 +152,14 @@ impl Setup {
         self
     }
 
+    /// Target and hosts have RDMA devices with these settings, over which the target serves.
+    #[must_use]
+    pub fn devices(mut self, settings: &str) -> Self {
+        self.devices = Some(Devices::new(self.folder.path(), settings));
+        let setup = self.provider("\"verbs\"");
+        setup.ip(Devices::TARGET.parse().unwrap())
+    }
+
     /// Lines of the table `[shm]`; otherwise its sockets are in
     /// [`shm_folder`](Self::shm_folder).
     #[must_use]
@@ -208,6 +219,9 @@ impl Setup {
     pub fn command(&self) -> Command {
         let mut command = target_command();
         command.arg("serve").arg("--config").arg(self.config());
+        if let Some(devices) = &self.devices {
+            devices.give(&mut command, Side::Target);
+        }
         command
     }
 
@@ -226,13 +240,13 @@ impl Setup {
     /// The same with another command.
     #[must_use]
     pub fn start_anyhow_as(&self, command: &mut Command) -> Target {
-        Target::start_anyhow(command, Arc::clone(&self.folder))
+        Target::start_anyhow(command, Arc::clone(&self.folder)).reached_over(self.devices.clone())
     }
 
     /// Starts a target with another command.
     #[must_use]
     pub fn start_as(&self, command: &mut Command) -> Target {
-        Target::start(command, Arc::clone(&self.folder))
+        Target::start(command, Arc::clone(&self.folder)).reached_over(self.devices.clone())
     }
 }
 

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::observe::{fds, is_stopped};
 use crate::timeout::{TIMEOUT, eventually};
-use crate::{HOST, NQN, Run};
+use crate::{Devices, HOST, NQN, Run};
 
 /// Files of standard error and standard output.
 const LOG: &str = "target.log";
@@ -26,6 +26,8 @@ pub struct Target {
     /// The folder of its output.
     folder: Arc<TempDir>,
     address: Address,
+    /// Devices for the hosts.
+    devices: Option<Devices>,
 }
 
 impl Target {
@@ -53,7 +55,15 @@ impl Target {
             child,
             folder,
             address: nowhere,
+            devices: None,
         }
+    }
+
+    /// Its hosts have devices.
+    #[must_use]
+    pub(crate) fn reached_over(mut self, devices: Option<Devices>) -> Self {
+        self.devices = devices;
+        self
     }
 
     /// The IP address and port where it listens.
@@ -125,7 +135,11 @@ impl Target {
             Address::Ip(addr) => format!("-a {} -s {}", addr.ip(), addr.port()),
             Address::Unix(_) => format!("-a {}", self.address),
         };
-        Run::nvmeof(&format!("{command} -t rdma {at}")).args(&format!("-q {HOST}"))
+        let run = Run::nvmeof(&format!("{command} -t rdma {at}")).args(&format!("-q {HOST}"));
+        match &self.devices {
+            Some(devices) => run.over(devices),
+            None => run,
+        }
     }
 
     /// `nvmeof COMMAND` with the target's address and subsystem.

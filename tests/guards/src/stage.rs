@@ -287,7 +287,13 @@ impl Served {
         self.address
     }
 
-    /// One iteration of its loop. Its time is that of its iterations, so no timer of it expires.
+    /// Lets time pass for its timers.
+    pub fn advance(&mut self, by: Duration) {
+        self.now += by;
+    }
+
+    /// One iteration of its loop. Its time is that of its iterations and of
+    /// [`advance`](Self::advance), so no timer of it expires otherwise.
     pub fn iterate(&mut self) {
         self.now += STEP;
         match self.is_connecting {

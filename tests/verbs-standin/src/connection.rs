@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use crate::address::{set_addrs, set_device};
 use crate::device::Element;
 use crate::faults::Point;
-use crate::ids::{CmEvent, Id, IdState, Params};
-use crate::queue::State;
+use crate::ids::{CmEvent, CmMessage, Id, IdState, Params, Peer};
+use crate::links::{self, Connected};
+use crate::message::{Connect, Message};
+use crate::queue::{PeerQp, State};
 use crate::raw::{Ptr, cm_event, event, rdma_cm_id, zeroed};
 use crate::transfer;
 use crate::world::World;
@@ -62,7 +64,95 @@ fn break_stream(world: &mut World, id: usize, by_peer: bool) {
         transfer::stop(world, qp);
     }
     if let Some(peer) = peer {
-        break_stream(world, peer, true);
+        say(world, peer, CmMessage::StreamEnd);
+    }
+}
+
+/// Sends a message to a peer. One of this process hears it at once.
+fn say(world: &mut World, peer: Peer, message: CmMessage) {
+    match peer {
+        Peer::Here(id) => hear(world, id, message),
+        Peer::There(link) => links::send(world, link, &Message::Cm(message)),
+    }
+}
+
+/// A message of the peer arrived at an id.
+pub(crate) fn hear(world: &mut World, id: usize, message: CmMessage) {
+    let Some(one) = world.ids.ids.get(&id) else {
+        return;
+    };
+    let device = one.device;
+    match message {
+        CmMessage::Reply {
+            params,
+            private_data,
+        } => world.ids.report(CmEvent {
+            id,
+            listener: None,
+            kind: cm_event::RDMA_CM_EVENT_ESTABLISHED,
+            status: 0,
+            private_data,
+            params,
+        }),
+        CmMessage::ReadyToUse => {
+            let device = device.and_then(|device| world.device_mut(device));
+            let lost = device.is_some_and(|device| device.faults.hit(Point::Establish).is_some());
+            if !lost {
+                establish(world, id);
+            }
+        }
+        CmMessage::Reject {
+            status,
+            private_data,
+        } => {
+            over(world, id);
+            world.ids.report(CmEvent {
+                id,
+                listener: None,
+                kind: cm_event::RDMA_CM_EVENT_REJECTED,
+                status,
+                private_data,
+                params: Params::default(),
+            });
+        }
+        CmMessage::Cancel => cancel(world, id, is_iwarp(world, device)),
+        CmMessage::DisconnectRequest => hear_good_bye(world, id),
+        CmMessage::DisconnectReply => part(world, id),
+        CmMessage::StreamEnd => break_stream(world, id, true),
+    }
+}
+
+/// The process of the peer of an id ended. Its kernel destroys what it had: it rejects
+/// requests, gives up its own, and disconnects.
+pub(crate) fn lose_peer(world: &mut World, id: usize, replied: bool) {
+    let Some(one) = world.ids.ids.get(&id) else {
+        return;
+    };
+    let (state, device) = (one.state, one.device);
+    match state {
+        IdState::Connecting if !replied => {
+            let status = rejected(is_iwarp(world, device));
+            let private_data = Vec::new();
+            hear(
+                world,
+                id,
+                CmMessage::Reject {
+                    status,
+                    private_data,
+                },
+            );
+        }
+        IdState::Requested => hear(world, id, CmMessage::Cancel),
+        _ if is_iwarp(world, device) => {
+            hear(world, id, CmMessage::StreamEnd);
+            hear(world, id, CmMessage::DisconnectReply);
+        }
+        _ => {
+            if state != IdState::Over {
+                hear(world, id, CmMessage::DisconnectRequest);
+            }
+            hear(world, id, CmMessage::DisconnectReply);
+        }
     }
 }
 
@@ -148,7 +238,10 @@ pub(crate) fn bind(world: &mut World, id: usize, addr: SocketAddr) -> Result<(),
     }
     let mut addr = addr;
     if addr.port() == 0 {
-        addr.set_port(world.ids.free_port());
+        while {
+            addr.set_port(world.ids.free_port());
+            links::is_taken(world, device, addr)
+        } {}
     } else if world.ids.is_in_use(id, addr, reuse) {
         return Err(libc::EADDRINUSE);
     }
@@ -171,6 +264,10 @@ pub(crate) fn listen(world: &mut World, id: usize) -> Result<(), Errno> {
     };
     if world.ids.is_in_use(id, local, one.reuse) {
         return Err(libc::EADDRINUSE);
+    }
+    if let Some(folder) = links::folder_of(world, one.device) {
+        let listening = links::listen(world, &folder, id, local);
+        listening.map_err(|error| error.raw_os_error().unwrap_or(libc::EINVAL))?;
     }
     if let Some(one) = world.ids.ids.get_mut(&id) {
         one.state = IdState::Listening;
@@ -251,49 +348,97 @@ pub(crate) fn connect(world: &mut World, id: usize, offer: &Offer) -> Result<(),
     }
     let own = device.and_then(|device| world.device_mut(device));
     let lost = own.is_some_and(|device| device.faults.hit(Point::Connect).is_some());
-    let Some(at) = device_at(world, to).filter(|_| !lost) else {
-        // There is no machine: no answer.
+    if lost {
         return Ok(());
+    }
+    let request = Connect {
+        to,
+        from,
+        iwarp: is_iwarp(world, device),
+        params: of_peer(offer.params),
+        private_data,
     };
-    let iwarp = is_iwarp(world, device);
-    let same_kind = iwarp == is_iwarp(world, Some(at));
-    let Some(listener) = world.ids.listener(to).filter(|_| same_kind) else {
-        let status = if iwarp {
-            -libc::ECONNREFUSED
-        } else {
-            REASON_NO_SERVICE
-        };
-        over(world, id);
-        let kind = cm_event::RDMA_CM_EVENT_REJECTED;
-        world.ids.tell(id, kind, status);
+    let own = device.and_then(|device| world.devices.get(device));
+    if let Some(folder) = own.and_then(|device| device.links.clone()) {
+        match links::connect(world, &folder, id, request) {
+            Connected::To(link) => set_peer(world, id, Peer::There(link)),
+            Connected::NoListener(request) => refuse(world, Peer::Here(id), request.iwarp),
+            Connected::NoAnswer => {}
+        }
         return Ok(());
+    }
+    // If no device has the address, there is no machine and no answer.
+    if device_at(world, to).is_some() {
+        arrive(world, Peer::Here(id), request);
+    }
+    Ok(())
+}
+
+/// A request for a connection arrived at a device of this process.
+pub(crate) fn arrive(world: &mut World, from: Peer, request: Connect) {
+    let at = device_at(world, request.to);
+    let same_kind = request.iwarp == is_iwarp(world, at);
+    let listener = world.ids.listener(request.to).filter(|_| same_kind);
+    let (Some(at), Some(listener)) = (at, listener) else {
+        refuse(world, from, request.iwarp);
+        return;
     };
     let (channel, context) = match world.ids.ids.get(&listener) {
         // SAFETY: the listener is not destroyed under the lock.
         Some(one) => (one.channel, unsafe { (*one.raw.as_ptr()).context }.addr()),
-        None => return Ok(()),
+        None => return,
     };
     let new = create_id(world, channel, context);
     assign_device(world, new, at);
     if let Some(one) = world.ids.ids.get_mut(&new) {
         one.state = IdState::Requested;
-        one.local = Some(to);
-        one.remote = from;
-        one.peer = Some(id);
+        one.local = Some(request.to);
+        one.remote = request.from;
+        one.peer = Some(from);
         set_addrs(one.raw, one.local, one.remote);
     }
-    if let Some(one) = world.ids.ids.get_mut(&id) {
-        one.peer = Some(new);
+    match from {
+        Peer::Here(id) => set_peer(world, id, Peer::Here(new)),
+        Peer::There(link) => links::assign(world, link, new),
     }
     world.ids.report(CmEvent {
         id: new,
         listener: Some(listener),
         kind: cm_event::RDMA_CM_EVENT_CONNECT_REQUEST,
         status: 0,
-        private_data,
-        params: of_peer(offer.params),
+        private_data: request.private_data,
+        params: request.params,
     });
-    Ok(())
+}
+
+/// Nobody listens where a request arrived.
+fn refuse(world: &mut World, from: Peer, iwarp: bool) {
+    let status = if iwarp {
+        -libc::ECONNREFUSED
+    } else {
+        REASON_NO_SERVICE
+    };
+    let private_data = Vec::new();
+    let message = CmMessage::Reject {
+        status,
+        private_data,
+    };
+    say(world, from, message);
+}
+
+/// The status of a rejection by the peer's program.
+fn rejected(iwarp: bool) -> i32 {
+    if iwarp {
+        -libc::ECONNRESET
+    } else {
+        REASON_CONSUMER
+    }
+}
+
+fn set_peer(world: &mut World, id: usize, peer: Peer) {
+    if let Some(one) = world.ids.ids.get_mut(&id) {
+        one.peer = Some(peer);
+    }
 }
 
 /// Parameters as the other side sees them.
@@ -316,21 +461,30 @@ fn over(world: &mut World, id: usize) {
     }
 }
 
+/// The queue pair of a peer.
+fn qp_of(world: &World, peer: Peer) -> Option<PeerQp> {
+    match peer {
+        Peer::Here(id) => {
+            let key = world.ids.ids.get(&id)?.qp?;
+            Some(PeerQp::Here(key, world.qps.get(key)?.number))
+        }
+        Peer::There(link) => Some(PeerQp::There(link)),
+    }
+}
+
 /// Makes the queue pair of an id ready.
-fn make_ready(world: &mut World, id: usize, peer: Option<usize>) {
-    let peer = peer.and_then(|peer| world.ids.ids.get(&peer));
-    let peer_qp = peer.and_then(|peer| peer.qp);
+fn make_ready(world: &mut World, id: usize, peer: Option<Peer>) {
+    let other = peer.and_then(|peer| qp_of(world, peer));
     let Some(one) = world.ids.ids.get(&id) else {
         return;
     };
     let (params, Some(key)) = (one.params, one.qp) else {
         return;
     };
-    let number = peer_qp.and_then(|peer| Some((peer, world.qps.get(peer)?.number)));
     let Some(qp) = world.qps.get_mut(key) else {
         return;
     };
-    qp.peer = qp.peer.or(number);
+    qp.peer = qp.peer.or(other);
     qp.reads_in = u32::from(params.reads_in);
     qp.reads_out = u32::from(params.reads_out);
     qp.rnr_retry = params.rnr_retry;
@@ -362,14 +516,11 @@ pub(crate) fn accept(world: &mut World, id: usize, offer: &Offer) -> Result<(), 
         one.params = offer.params;
     }
     make_ready(world, id, Some(peer));
-    world.ids.report(CmEvent {
-        id: peer,
-        listener: None,
-        kind: cm_event::RDMA_CM_EVENT_ESTABLISHED,
-        status: 0,
-        private_data,
+    let reply = CmMessage::Reply {
         params: of_peer(offer.params),
-    });
+        private_data,
+    };
+    say(world, peer, reply);
     Ok(())
 }
 
@@ -398,12 +549,8 @@ pub(crate) fn taken(world: &mut World, event: &CmEvent) {
     if stopped && is_iwarp(world, device) {
         world.broken.extend(qp);
     }
-    let Some(peer) = peer else { return };
-    let at = world.ids.ids.get(&peer).and_then(|peer| peer.device);
-    let device = at.and_then(|device| world.device_mut(device));
-    let lost = device.is_some_and(|device| device.faults.hit(Point::Establish).is_some());
-    if !lost {
-        establish(world, peer);
+    if let Some(peer) = peer {
+        say(world, peer, CmMessage::ReadyToUse);
     }
 }
 
@@ -436,20 +583,14 @@ pub(crate) fn reject(world: &mut World, id: usize, data: &[u8]) -> Result<(), Er
     let peer = one.peer;
     let private_data = padded(world, device, 2, data)?;
     over(world, id);
-    let Some(peer) = peer else { return Ok(()) };
-    over(world, peer);
-    world.ids.report(CmEvent {
-        id: peer,
-        listener: None,
-        kind: cm_event::RDMA_CM_EVENT_REJECTED,
-        status: if is_iwarp(world, device) {
-            -libc::ECONNRESET
-        } else {
-            REASON_CONSUMER
-        },
-        private_data,
-        params: Params::default(),
-    });
+    if let Some(peer) = peer {
+        let status = rejected(is_iwarp(world, device));
+        let message = CmMessage::Reject {
+            status,
+            private_data,
+        };
+        say(world, peer, message);
+    }
     Ok(())
 }
 
@@ -481,43 +622,49 @@ fn say_good_bye(world: &mut World, id: usize) {
         return;
     };
     let Some(peer) = one.peer else { return };
-    let gone = cm_event::RDMA_CM_EVENT_DISCONNECTED;
     match one.state {
         IdState::Accepted | IdState::Connected => {
             one.state = IdState::Leaving;
-            let Some(other) = world.ids.ids.get_mut(&peer) else {
-                return;
-            };
-            match other.state {
-                // Its own message crosses this one.
-                IdState::Leaving => part(world, id, peer),
-                state => {
-                    other.ended = state == IdState::Connecting;
-                    if !other.ended {
-                        other.state = IdState::Over;
-                    }
-                    world.ids.tell(peer, gone, 0);
-                }
-            }
+            say(world, peer, CmMessage::DisconnectRequest);
         }
         // The peer left first, and waits for this answer.
-        IdState::Over => part(world, id, peer),
+        IdState::Over => {
+            say(world, peer, CmMessage::DisconnectReply);
+            part(world, id);
+        }
         _ => {}
     }
 }
 
+/// The peer of an id disconnects.
+fn hear_good_bye(world: &mut World, id: usize) {
+    let Some(one) = world.ids.ids.get_mut(&id) else {
+        return;
+    };
+    match one.state {
+        // The messages of both sides cross.
+        IdState::Leaving => part(world, id),
+        state => {
+            one.ended = state == IdState::Connecting;
+            if !one.ended {
+                one.state = IdState::Over;
+            }
+            let gone = cm_event::RDMA_CM_EVENT_DISCONNECTED;
+            world.ids.tell(id, gone, 0);
+        }
+    }
+}
+
 /// Both sides know that their connection ended.
-fn part(world: &mut World, id: usize, peer: usize) {
+fn part(world: &mut World, id: usize) {
     let left = |id: &Id| id.state == IdState::Leaving;
-    if world.ids.ids.get(&peer).is_some_and(left) {
+    if world.ids.ids.get(&id).is_some_and(left) {
         let gone = cm_event::RDMA_CM_EVENT_DISCONNECTED;
-        world.ids.tell(peer, gone, 0);
+        world.ids.tell(id, gone, 0);
     }
-    for one in [id, peer] {
-        over(world, one);
-        let kind = cm_event::RDMA_CM_EVENT_TIMEWAIT_EXIT;
-        world.ids.tell(one, kind, 0);
-    }
+    over(world, id);
+    let kind = cm_event::RDMA_CM_EVENT_TIMEWAIT_EXIT;
+    world.ids.tell(id, kind, 0);
 }
 
 /// An id is destroyed: its peer is notified.
@@ -526,7 +673,6 @@ pub(crate) fn leave(world: &mut World, id: usize) {
         return;
     };
     let (state, peer, device) = (one.state, one.peer, one.device);
-    let iwarp = is_iwarp(world, device);
     let removed = device.and_then(|device| world.devices.get(device));
     let removed = removed.is_some_and(|device| device.removed);
     match (state, peer) {
@@ -540,20 +686,28 @@ pub(crate) fn leave(world: &mut World, id: usize) {
         (IdState::Requested, _) => {
             let _ = reject(world, id, &[]);
         }
-        (IdState::Connecting, Some(peer)) => cancel(world, peer, iwarp),
+        (IdState::Connecting, Some(peer)) => say(world, peer, CmMessage::Cancel),
         (IdState::Accepted | IdState::Connected | IdState::Over, Some(_)) if !removed => {
             say_good_bye(world, id);
         }
         _ => {}
     }
-    let peer = world.ids.ids.get(&id).and_then(|one| one.peer);
-    match peer.and_then(|peer| world.ids.ids.get_mut(&peer)) {
+    match world.ids.ids.get(&id).and_then(|one| one.peer) {
         // No message leaves a removed device.
-        Some(other) if removed => other.peer = None,
-        Some(_) => part(world, id, peer.unwrap_or_default()),
+        Some(peer) if removed => forget(world, peer),
+        Some(peer) => say(world, peer, CmMessage::DisconnectReply),
         None => {}
     }
+    links::leave(world, id, removed);
     destroy(world, id);
+}
+
+/// A peer is gone without a word. One of another process sees that it gets no answers.
+fn forget(world: &mut World, peer: Peer) {
+    let Peer::Here(id) = peer else { return };
+    if let Some(one) = world.ids.ids.get_mut(&id) {
+        one.peer = None;
+    }
 }
 
 /// The peer of an id gives up its request.

@@ -39,9 +39,12 @@ pub const VARIABLE: &str = "NVMEOF_VERBS_STANDIN";
 /// * `calls=peer`, with `profile`: the functions of the device have names that begin with
 ///   `peer_call_` instead of `device_call_`, for profilers.
 /// * `from=NAME`: connections to this device come from the device of that name.
+/// * `links=FOLDER`: the device reaches devices of other processes that have the same setting.
+///   Connections through it are sockets in that folder.
 /// * `LIMIT=NUMBER` sets a limit or a delay.
 /// * `fault=PLACE:N` or `fault=PLACE:N:NUMBER` plans a fault, for the N-th time from now on
 ///   that the place is reached.
+/// * `audit`: memory that is deregistered while posted work uses it counts as misuse.
 /// * `remove` removes the device.
 ///
 /// # Errors
@@ -80,6 +83,7 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
         match setting.split_once('=') {
             Some(("profile" | "addr" | "calls", _)) => {}
             Some(("from", from)) => device.from = Some(from.to_owned()),
+            Some(("links", folder)) => device.links = Some(folder.into()),
             Some(("fault", fault)) => device.faults.add(fault)?,
             Some((limit, text)) => {
                 let number = text.parse();
@@ -90,6 +94,7 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
                 connection::remove_device(world, key);
                 connection::settle(world);
             }
+            None if *setting == "audit" => device.audited = true,
             None => return Err(format!("{setting}: this is no setting of a device")),
         }
     }
@@ -126,6 +131,7 @@ fn add_device(
         name: name.to_owned(),
         addr,
         from: None,
+        links: None,
         profile,
         context: Ptr::new(context),
         signal,
@@ -138,6 +144,7 @@ fn add_device(
         time: 0,
         active: std::collections::BTreeSet::new(),
         removed: false,
+        audited: false,
     });
     Ok(())
 }
@@ -161,6 +168,14 @@ pub fn counters(device: &str) -> Option<Counters> {
     let world = lock();
     let device = world.devices.iter().rfind(|one| one.name == device)?;
     Some(device.counters)
+}
+
+/// Faults of a device that were planned and did not happen yet.
+#[must_use]
+pub fn planned(device: &str) -> usize {
+    let world = lock();
+    let mut named = world.devices.iter().filter(|one| one.name == device);
+    named.by_ref().map(|one| one.faults.planned()).sum()
 }
 
 /// Misuse of the libraries so far, in words.

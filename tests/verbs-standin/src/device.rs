@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::counters::Counters;
 use crate::faults::Faults;
@@ -26,6 +27,9 @@ pub(crate) struct Device {
     pub(crate) addr: IpAddr,
     /// The device that connects to this one, if it is not this one.
     pub(crate) from: Option<String>,
+    /// The folder of the listeners that this device reaches, and in which it listens. Its peers
+    /// are at the other ends of links. Otherwise, they are devices of this process.
+    pub(crate) links: Option<PathBuf>,
     pub(crate) profile: Profile,
     pub(crate) context: Ptr<ibv_context>,
     /// Readable while there are `events`.
@@ -42,6 +46,8 @@ pub(crate) struct Device {
     /// Queue pairs with work that waits.
     pub(crate) active: BTreeSet<usize>,
     pub(crate) removed: bool,
+    /// Memory that is deregistered under posted work counts as misuse.
+    pub(crate) audited: bool,
 }
 
 impl Device {

@@ -39,9 +39,11 @@ pub(crate) enum Point {
     Establish,
     /// A stopped queue pair does not report that it takes no more shared receives.
     LastReceive,
+    /// A call of `req_notify_cq` has no effect.
+    Arm,
 }
 
-const NAMES: [(&str, Point, i32); 17] = [
+const NAMES: [(&str, Point, i32); 18] = [
     ("post-send", Point::PostSend, libc::ENOMEM),
     ("post-recv", Point::PostRecv, libc::ENOMEM),
     ("post-srq-recv", Point::PostSrqRecv, libc::ENOMEM),
@@ -60,6 +62,7 @@ const NAMES: [(&str, Point, i32); 17] = [
     ("connect", Point::Connect, 0),
     ("establish", Point::Establish, 0),
     ("last-receive", Point::LastReceive, 0),
+    ("arm", Point::Arm, 0),
 ];
 
 /// The faults of one device.
@@ -91,6 +94,11 @@ impl Faults {
         let reached = self.reached.get(point).copied().unwrap_or(0);
         self.planned.insert((*point, reached + nth), value);
         Ok(())
+    }
+
+    /// Faults that did not happen yet.
+    pub(crate) fn planned(&self) -> usize {
+        self.planned.len()
     }
 
     /// Counts one passage of `point`. Returns the number of the fault that happens now.

@@ -10,6 +10,7 @@ use crate::connection;
 use crate::device::Element;
 use crate::faults::Point;
 use crate::memory::{Mr, Owner, Pd};
+use crate::oracle;
 use crate::queue::{Srq, State};
 use crate::raw::{
     AsyncElement, AsyncEvent, LINK_LAYER_ETHERNET, Ptr, access, event, ibv_comp_channel,
@@ -331,15 +332,27 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     if region.bound > 0 {
         return libc::EBUSY;
     }
-    let Some(pd) = world.memory.pds.get_mut(region.pd) else {
+    let (domain, lkey) = (region.pd, region.key);
+    let Some(of) = world.memory.pds.get(domain).map(|pd| pd.device) else {
         return libc::EINVAL;
     };
-    let Some(device) = world.devices.get_mut(pd.device) else {
+    let Some(device) = world.devices.get_mut(of) else {
         return libc::EINVAL;
     };
     if let Some(errno) = device.faults.hit(Point::Deregister) {
         return errno;
     }
+    if device.audited
+        && let Some(user) = oracle::user_of(world, of, lkey)
+    {
+        world.violation(format!("memory is deregistered under work of {user}"));
+    }
+    let Some(pd) = world.memory.pds.get_mut(domain) else {
+        return libc::EINVAL;
+    };
+    let Some(device) = world.devices.get_mut(of) else {
+        return libc::EINVAL;
+    };
     let region = world.memory.mrs.remove(key);
     pd.users -= 1;
     device.keys.remove(region.key);

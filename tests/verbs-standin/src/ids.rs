@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
+use crate::links::LinkKey;
 use crate::raw::{Ptr, cm_event, rdma_cm_id, rdma_event_channel};
 use crate::signal::Signal;
 
@@ -34,12 +35,44 @@ pub(crate) enum IdState {
 }
 
 /// Parameters of a connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Params {
     /// RDMA Reads: towards this side, and towards the peer.
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
     pub(crate) rnr_retry: u8,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// An id of this process, by its address.
+    Here(usize),
+    /// An id at the other end of this link.
+    There(LinkKey),
+}
+
+/// A message of connection management: its names are those of the InfiniBand Architecture,
+/// 12.6. On iWARP, the stream has others with the same effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CmMessage {
+    /// REP: the request is accepted.
+    Reply {
+        params: Params,
+        private_data: Vec<u8>,
+    },
+    /// RTU: the reply arrived.
+    ReadyToUse,
+    /// REJ, with the status of its event.
+    Reject { status: i32, private_data: Vec<u8> },
+    /// REJ of the requesting side, which gives up.
+    Cancel,
+    /// DREQ.
+    DisconnectRequest,
+    /// DREP.
+    DisconnectReply,
+    /// The stream ended, on iWARP.
+    StreamEnd,
 }
 
 /// An id.
@@ -53,8 +86,7 @@ pub(crate) struct Id {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) qp: Option<usize>,
-    /// Address of the peer's id.
-    pub(crate) peer: Option<usize>,
+    pub(crate) peer: Option<Peer>,
     pub(crate) reuse: bool,
     /// The peer accepted it and left before this side has seen that.
     pub(crate) ended: bool,

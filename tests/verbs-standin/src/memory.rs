@@ -101,6 +101,20 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
 }
 
+impl Piece {
+    /// Bytes of this library.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            len: bytes.len() as u64,
+        }
+    }
+
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.addr < other.addr + other.len && other.addr < self.addr + self.len
+    }
+}
+
 /// A segment of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
@@ -110,7 +124,7 @@ pub(crate) struct Segment {
 }
 
 /// Memory of a peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) addr: u64,
     pub(crate) key: u32,
@@ -132,7 +146,15 @@ pub(crate) struct Memory {
 }
 
 impl Mr {
-    fn piece(&self, addr: u64, len: u64) -> Option<Piece> {
+    /// All of its bytes.
+    pub(crate) fn all(&self) -> Piece {
+        Piece {
+            addr: self.addr,
+            len: self.len,
+        }
+    }
+
+    pub(crate) fn piece(&self, addr: u64, len: u64) -> Option<Piece> {
         let offset = addr.checked_sub(self.named)?;
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| Piece {
@@ -160,6 +182,14 @@ impl Memory {
             return None;
         }
         mr.piece(segment.addr, segment.len)
+    }
+
+    /// The bytes of a local segment, whatever its owner allows.
+    pub(crate) fn bytes_of(&self, keys: &Keys, segment: Segment) -> Option<Piece> {
+        let Owner::Region(region) = keys.owner(segment.key)? else {
+            return None;
+        };
+        self.mrs.get(region)?.piece(segment.addr, segment.len)
     }
 
     /// The bytes that the peer of a queue pair names, if `wanted` access is allowed.
@@ -300,6 +330,22 @@ pub(crate) unsafe fn copy(from: &[Piece], to: &[Piece]) {
             }
         }
     }
+}
+
+/// The bytes of `from`.
+///
+/// # Safety
+/// All pieces are memory of this process that may be read now.
+pub(crate) unsafe fn bytes(from: &[Piece]) -> Vec<u8> {
+    let len = usize::try_from(total(from)).unwrap_or_default();
+    let mut bytes: Vec<u8> = vec![0; len];
+    let to = Piece {
+        addr: bytes.as_mut_ptr().expose_provenance() as u64,
+        len: total(from),
+    };
+    // SAFETY: the caller promises it; the vector is as long.
+    unsafe { copy(from, &[to]) };
+    bytes
 }
 
 /// Copies bytes between addresses.

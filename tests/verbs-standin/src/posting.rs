@@ -204,11 +204,16 @@ unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let Some(queue) = world.cqs.get_mut(key) else {
         return libc::EINVAL;
     };
+    let (before, device) = (queue.arm, queue.device);
     // Asking for less does not revoke what was asked for before.
-    queue.arm = queue.arm.max(wanted);
-    let device = queue.device;
+    queue.arm = before.max(wanted);
+    let mut lost = false;
     if let Some(device) = world.device_mut(device) {
         device.counters.arms += 1;
+        lost = device.faults.hit(Point::Arm).is_some();
+    }
+    if lost && let Some(queue) = world.cqs.get_mut(key) {
+        queue.arm = before;
     }
     connection::tick(&mut world, device);
     0
@@ -424,6 +429,8 @@ fn add(world: &mut World, key: usize, wr: &ibv_send_wr, op: Op) -> Result<(), c_
             Progress::Waiting
         },
         fault,
+        number: 0,
+        arrived: None,
     });
     Ok(())
 }

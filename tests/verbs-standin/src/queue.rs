@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::links::LinkKey;
 use crate::memory::{Remote, Segment};
 use crate::raw::{Ptr, ibv_qp, ibv_srq};
 
@@ -46,16 +47,22 @@ pub(crate) enum Op {
 ///
 /// ```text
 ///  Waiting ─► Reading ─► Done
-///     └────────────────────▲
+///     ├────────────────────▲
+///     └─────► Sent ────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Waiting,
     /// A Read whose data arrive at this time.
     Reading(u64),
+    /// The peer is in another process, which did not answer yet.
+    Sent,
     /// With this status.
     Done(u32),
 }
+
+/// The time of a Read whose data did not arrive from another process.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 /// An entry of a send queue.
 #[derive(Debug)]
@@ -68,6 +75,10 @@ pub(crate) struct Entry {
     pub(crate) progress: Progress,
     /// What happens instead of its execution.
     pub(crate) fault: Option<Fault>,
+    /// Its number on the link to a peer of another process.
+    pub(crate) number: u64,
+    /// The data of a Read, which arrived and are not due.
+    pub(crate) arrived: Option<Vec<u8>>,
 }
 
 /// A planned fault of an entry.
@@ -106,6 +117,15 @@ pub(crate) enum State {
     Error,
 }
 
+/// The queue pair of a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PeerQp {
+    /// One of this process, and its number.
+    Here(usize, u32),
+    /// The one at the other end of this link.
+    There(LinkKey),
+}
+
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
@@ -130,8 +150,7 @@ pub(crate) struct Qp {
     pub(crate) sizes: Sizes,
     /// Address of its id.
     pub(crate) id: usize,
-    /// The peer, and its number.
-    pub(crate) peer: Option<(usize, u32)>,
+    pub(crate) peer: Option<PeerQp>,
     pub(crate) sends: VecDeque<Entry>,
     /// Entries of the send queue that are in use: free again when a completion is taken.
     pub(crate) sends_used: u32,
@@ -147,6 +166,10 @@ pub(crate) struct Qp {
     pub(crate) rnr_retry: u8,
     /// Polls for which the first entry is not acknowledged.
     pub(crate) unanswered: u32,
+    /// The number of the next request to a peer of another process.
+    pub(crate) next_number: u64,
+    /// That peer has no receive, and did not say that it has one again.
+    pub(crate) not_ready: bool,
     /// A message arrived before the connection was established, which was reported.
     pub(crate) reported_early: bool,
     /// Asynchronous events taken and not acknowledged.

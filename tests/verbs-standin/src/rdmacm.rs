@@ -381,6 +381,8 @@ fn add_qp(
         reads_in: 0,
         rnr_retry: 0,
         unanswered: 0,
+        next_number: 0,
+        not_ready: false,
         reported_early: false,
         unacknowledged: 0,
     });

@@ -1,13 +1,16 @@
-//! Execution of work requests: from the send queue of one queue pair to the memory and the
-//! receives of its peer. Everything happens in the thread that posts or polls.
+//! Execution of work requests of a send queue. If the peer is in this process, everything
+//! happens in the thread that posts or polls. Otherwise [`remote`] sends requests and gets the
+//! answers.
 
 use crate::completion::{Completion, Frees};
 use crate::device::Element;
 use crate::faults::Point;
-use crate::ids::IdState;
 use crate::memory::{self, Binding, Invalidation, Piece, Reach, Remote, Segment};
-use crate::queue::{Data, Entry, Fault, Op, Progress, Qp, Receive, State};
+use crate::message::Request;
+use crate::queue::{Data, Entry, Fault, Op, PeerQp, Progress, Qp, State, UNKNOWN};
 use crate::raw::{access, event, ibv_wc_opcode as opcode, status};
+use crate::remote;
+use crate::responder::{self, Answer, Message, received};
 use crate::world::World;
 
 /// Result of an attempt to execute a work request.
@@ -16,12 +19,24 @@ enum Step {
     Done,
     /// A Read whose data arrive at this time.
     Reading(u64),
+    /// A peer of another process will answer.
+    Sent,
     /// To be tried again.
     Blocked(Blocked),
     /// It failed, with this status of its own.
     Failed(u32),
     /// The peer refused it: the status on this side, and the event on the other.
     Refused(u32, Option<i32>),
+}
+
+impl From<Answer> for Step {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Done => Self::Done,
+            Answer::NotReady => Self::Blocked(Blocked::NoReceive),
+            Answer::Refused(end, event) => Self::Refused(end, event),
+        }
+    }
 }
 
 /// Why a work request waits.
@@ -58,8 +73,9 @@ pub(crate) fn run(world: &mut World, qp: usize) {
 /// Executes what waits for a queue pair to receive.
 pub(crate) fn run_peer(world: &mut World, qp: usize) {
     let peer = world.qps.get(qp).and_then(|qp| world.peer_of(qp));
-    if let Some(peer) = peer {
-        run(world, peer);
+    match peer {
+        Some(peer) => run(world, peer),
+        None => remote::resume(world, qp),
     }
 }
 
@@ -69,7 +85,8 @@ fn execute(world: &mut World, key: usize, ticked: bool) {
         let Some(qp) = world.qps.get_mut(key) else {
             return;
         };
-        if !matches!(step, Step::Blocked(_)) {
+        let waits = matches!(step, Step::Blocked(_) | Step::Sent | Step::Reading(UNKNOWN));
+        if !waits {
             qp.unanswered = 0;
         }
         match step {
@@ -78,6 +95,7 @@ fn execute(world: &mut World, key: usize, ticked: bool) {
                 qp.reading += 1;
                 mark(qp, index, Progress::Reading(until));
             }
+            Step::Sent => mark(qp, index, Progress::Sent),
             Step::Blocked(why) => {
                 if let Some(end) = give_up(world, key, why, ticked) {
                     fail(world, key, index, end);
@@ -89,8 +107,24 @@ fn execute(world: &mut World, key: usize, ticked: bool) {
         }
     }
     finish_reads(world, key, false);
+    if ticked {
+        give_up_sent(world, key);
+    }
     retire(world, key);
     note_active(world, key);
+}
+
+/// Fails the first request that a peer of another process does not answer, after its time.
+fn give_up_sent(world: &mut World, key: usize) {
+    let sent =
+        |entry: &Entry| matches!(entry.progress, Progress::Sent | Progress::Reading(UNKNOWN));
+    let qp = world.qps.get(key);
+    let Some(index) = qp.and_then(|qp| qp.sends.iter().position(sent)) else {
+        return;
+    };
+    if let Some(end) = give_up(world, key, Blocked::Silent, true) {
+        fail(world, key, index, end);
+    }
 }
 
 /// The next entry to execute, and the time.
@@ -167,7 +201,15 @@ fn refuse(world: &mut World, key: usize, index: usize, end: u32, event: Option<i
     let Some(qp) = world.qps.get(key).filter(ready) else {
         return;
     };
-    let peer = world.peer_of(qp);
+    if let Some(peer) = world.peer_of(qp) {
+        responder::fail(world, peer, event);
+    }
+    refused(world, key, index, end);
+}
+
+/// The peer refused an entry, and stopped its own queue pair.
+pub(crate) fn refused(world: &mut World, key: usize, index: usize, end: u32) {
+    let Some(qp) = world.qps.get(key) else { return };
     let iwarp = world.devices.get(qp.device);
     let iwarp = iwarp.is_some_and(|device| device.profile.is_iwarp());
     let reads = qp
@@ -180,14 +222,6 @@ fn refuse(world: &mut World, key: usize, index: usize, end: u32, event: Option<i
         (true, false) => status::IBV_WC_SUCCESS,
         (true, true) => status::IBV_WC_WR_FLUSH_ERR,
     };
-    if let Some(peer) = peer {
-        let of = world.qps.get(peer).map(|peer| peer.device);
-        let device = of.and_then(|device| world.devices.get_mut(device));
-        if let (Some(device), Some(event)) = (device, event) {
-            device.report(Element::Qp(peer), event);
-        }
-        stop(world, peer);
-    }
     fail(world, key, index, end);
 }
 
@@ -294,6 +328,7 @@ fn finish_reads(world: &mut World, key: usize, all: bool) {
         let Some(qp) = world.qps.get(key) else { return };
         let now = world.devices.get(qp.device).map_or(0, |device| device.time);
         let due = |entry: &Entry| match entry.progress {
+            Progress::Reading(UNKNOWN) => false,
             Progress::Reading(until) => all || until <= now,
             _ => false,
         };
@@ -306,15 +341,22 @@ fn finish_reads(world: &mut World, key: usize, all: bool) {
         }) else {
             return;
         };
+        let mut arrived = None;
         if let Some(qp) = world.qps.get_mut(key) {
             qp.reading = qp.reading.saturating_sub(1);
             mark(qp, index, Progress::Waiting);
+            let entry = qp.sends.get_mut(index);
+            arrived = entry.and_then(|entry| entry.arrived.take());
         }
-        match read_now(world, key, &local, remote) {
+        let step = match arrived {
+            Some(data) => place(world, key, &local, &data),
+            None => read_now(world, key, &local, remote),
+        };
+        match step {
             Step::Failed(end) => fail(world, key, index, end),
             Step::Refused(end, event) => refuse(world, key, index, end, event),
             // The peer is gone: the Read is repeated, and not answered.
-            Step::Blocked(_) | Step::Reading(_) => {}
+            Step::Blocked(_) | Step::Reading(_) | Step::Sent => {}
             Step::Done => {
                 if let Some(qp) = world.qps.get_mut(key) {
                     mark(qp, index, Progress::Done(status::IBV_WC_SUCCESS));
@@ -330,17 +372,41 @@ fn attempt(world: &mut World, key: usize, index: usize, now: u64) -> Step {
         return Step::Blocked(Blocked::Silent);
     };
     let (op, fault) = (entry.op.clone(), entry.fault);
-    if let Some(fault) = fault {
-        return happen(world, key, fault);
+    match fault {
+        Some(Fault::Status(end)) => return Step::Failed(end),
+        Some(fault) => {
+            happen(world, key, fault);
+            // A device whose completions get lost continues to work.
+            if fault != Fault::CqError {
+                return Step::Failed(status::IBV_WC_WR_FLUSH_ERR);
+            }
+        }
+        None => {}
     }
     match op {
         Op::Send {
             data,
             invalidate,
             solicited,
-        } => send(world, key, &data, invalidate, solicited),
-        Op::Write { data, remote } => write(world, key, &data, remote),
-        Op::Read { local, remote } => read(world, key, &local, remote, now),
+        } => {
+            let request = |data| Request::Send {
+                data,
+                invalidate,
+                solicited,
+            };
+            let arrive = |world: &mut World, peer, from: &[Piece]| {
+                responder::message(world, peer, from, invalidate, solicited)
+            };
+            put(world, (key, index), &data, request, arrive)
+        }
+        Op::Write { data, remote } => {
+            let request = |data| Request::Write { data, remote };
+            let arrive = |world: &mut World, peer, from: &[Piece]| {
+                responder::write(world, peer, from, remote)
+            };
+            put(world, (key, index), &data, request, arrive)
+        }
+        Op::Read { local, remote } => read(world, (key, index), &local, remote, now),
         Op::Bind {
             window,
             key: new,
@@ -373,19 +439,18 @@ fn attempt(world: &mut World, key: usize, index: usize, now: u64) -> Step {
     }
 }
 
-/// A planned fault.
-fn happen(world: &mut World, key: usize, fault: Fault) -> Step {
+/// A planned fault of a queue pair, its completion queue or its device.
+fn happen(world: &mut World, key: usize, fault: Fault) {
     let Some(qp) = world.qps.get(key) else {
-        return Step::Done;
+        return;
     };
     let (device, cq) = (qp.device, qp.send_cq);
     match fault {
-        Fault::Status(end) => return Step::Failed(end),
+        Fault::Status(_) => {}
         Fault::QpFatal => {
             if let Some(device) = world.devices.get_mut(device) {
                 device.report(Element::Qp(key), event::QP_FATAL);
             }
-            return Step::Failed(status::IBV_WC_WR_FLUSH_ERR);
         }
         Fault::CqError => {
             let queue = world.cqs.get_mut(cq);
@@ -398,11 +463,10 @@ fn happen(world: &mut World, key: usize, fault: Fault) -> Step {
         }
         Fault::Removal => world.removals.push(device),
     }
-    Step::Done
 }
 
 /// Invalidates a key for the peer of a queue pair, or for its owner.
-fn invalidate(world: &mut World, key: usize, old: u32, local: bool) -> bool {
+pub(crate) fn invalidate(world: &mut World, key: usize, old: u32, local: bool) -> bool {
     let Some(qp) = world.qps.get(key) else {
         return false;
     };
@@ -424,27 +488,32 @@ fn invalidate(world: &mut World, key: usize, old: u32, local: bool) -> bool {
 /// The bytes of a message. `None` if a segment does not allow the access.
 fn gather(world: &World, key: usize, data: &Data) -> Option<Vec<Piece>> {
     match data {
-        Data::Inline(bytes) => Some(vec![Piece {
-            addr: bytes.as_ptr().expose_provenance() as u64,
-            len: bytes.len() as u64,
-        }]),
+        Data::Inline(bytes) => Some(vec![Piece::of(bytes)]),
         Data::Memory(segments) => local(world, key, segments, 0),
     }
 }
 
-fn local(world: &World, key: usize, segments: &[Segment], wanted: u32) -> Option<Vec<Piece>> {
+pub(crate) fn local(
+    world: &World,
+    key: usize,
+    segments: &[Segment],
+    wanted: u32,
+) -> Option<Vec<Piece>> {
     let qp = world.qps.get(key)?;
     let keys = &world.devices.get(qp.device)?.keys;
     let piece = |segment: &Segment| world.memory.local(keys, qp.pd, *segment, wanted);
     segments.iter().map(piece).collect()
 }
 
-/// The queue pair that gets requests of this one.
-fn receiver(world: &World, key: usize) -> Option<usize> {
-    let peer = world.peer_of(world.qps.get(key)?)?;
-    let qp = world.qps.get(peer)?;
-    let removed = world.devices.get(qp.device)?.removed;
-    (qp.state == State::Ready && !removed).then_some(peer)
+/// Where requests of a queue pair arrive: a queue pair of this process, if it responds, or
+/// another process.
+fn destination(world: &World, key: usize) -> Option<PeerQp> {
+    let qp = world.qps.get(key)?;
+    if let Some(PeerQp::There(_)) = qp.peer {
+        return qp.peer;
+    }
+    let peer = world.peer_of(qp)?;
+    responder::responds(world, peer).then_some(qp.peer?)
 }
 
 fn is_too_long(world: &World, key: usize, len: u64) -> bool {
@@ -453,42 +522,46 @@ fn is_too_long(world: &World, key: usize, len: u64) -> bool {
     device.is_some_and(|device| len > u64::from(device.profile.max_message))
 }
 
-fn write(world: &mut World, key: usize, data: &Data, to: Remote) -> Step {
+/// Executes a Send or Write: the bytes `arrive` at a queue pair of this process, or are part of
+/// a `request` to another one.
+fn put(
+    world: &mut World,
+    (key, index): (usize, usize),
+    data: &Data,
+    request: impl FnOnce(Vec<u8>) -> Request,
+    arrive: impl FnOnce(&mut World, usize, &[Piece]) -> Answer,
+) -> Step {
     let Some(from) = gather(world, key, data) else {
         return Step::Failed(status::IBV_WC_LOC_PROT_ERR);
     };
-    let len = memory::total(&from);
-    if is_too_long(world, key, len) {
+    if is_too_long(world, key, memory::total(&from)) {
         return Step::Failed(status::IBV_WC_LOC_LEN_ERR);
     }
-    let Some(peer) = receiver(world, key) else {
-        return Step::Blocked(Blocked::Silent);
-    };
-    if len == 0 {
-        return Step::Done;
+    match destination(world, key) {
+        None => Step::Blocked(Blocked::Silent),
+        Some(PeerQp::Here(peer, _)) => arrive(world, peer, &from).into(),
+        Some(PeerQp::There(_)) if is_not_ready(world, key) => Step::Blocked(Blocked::NoReceive),
+        Some(PeerQp::There(link)) => {
+            // SAFETY: the pieces were checked above, and nothing is deregistered meanwhile.
+            let data = unsafe { memory::bytes(&from) };
+            remote::send(world, (key, index), link, request(data));
+            Step::Sent
+        }
     }
-    let Some(target) = opened(world, peer, to, len, access::REMOTE_WRITE) else {
-        let refused = status::IBV_WC_REM_ACCESS_ERR;
-        return Step::Refused(refused, Some(event::QP_ACCESS_ERR));
-    };
-    // SAFETY: both were checked above, and nothing is deregistered meanwhile.
-    unsafe { memory::copy(&from, &[target]) };
-    Step::Done
 }
 
-/// Memory that a queue pair opened to its peer.
-fn opened(world: &World, of: usize, remote: Remote, len: u64, wanted: u32) -> Option<Piece> {
-    let qp = world.qps.get(of)?;
-    let keys = &world.devices.get(qp.device)?.keys;
-    let memory = &world.memory;
-    let of = Reach {
-        pd: qp.pd,
-        qp: qp.number,
-    };
-    memory.remote(keys, of, remote, len, wanted)
+/// Whether a peer of another process has no receive.
+fn is_not_ready(world: &World, key: usize) -> bool {
+    world.qps.get(key).is_some_and(|qp| qp.not_ready)
 }
 
-fn read(world: &mut World, key: usize, to: &[Segment], remote: Remote, now: u64) -> Step {
+fn read(
+    world: &mut World,
+    (key, index): (usize, usize),
+    to: &[Segment],
+    remote: Remote,
+    now: u64,
+) -> Step {
     let Some(qp) = world.qps.get(key) else {
         return Step::Done;
     };
@@ -500,23 +573,46 @@ fn read(world: &mut World, key: usize, to: &[Segment], remote: Remote, now: u64)
     let Some(pieces) = local(world, key, to, sink_access(world, key)) else {
         return Step::Failed(status::IBV_WC_LOC_PROT_ERR);
     };
-    if is_too_long(world, key, memory::total(&pieces)) {
+    let len = memory::total(&pieces);
+    if is_too_long(world, key, len) {
         return Step::Failed(status::IBV_WC_LOC_LEN_ERR);
     }
-    let Some(peer) = receiver(world, key) else {
+    let Some(peer) = destination(world, key) else {
         return Step::Blocked(Blocked::Silent);
     };
     if reading >= reads_out {
         return Step::Blocked(Blocked::Reads);
     }
-    let reads_in = world.qps.get(peer).map_or(0, |peer| peer.reads_in);
-    if reading >= reads_in {
+    let peer = match peer {
+        PeerQp::Here(peer, _) => peer,
+        PeerQp::There(_) if is_not_ready(world, key) => return Step::Blocked(Blocked::NoReceive),
+        PeerQp::There(link) => {
+            let request = Request::Read {
+                remote,
+                len,
+                reading,
+            };
+            remote::send(world, (key, index), link, request);
+            return Step::Reading(UNKNOWN);
+        }
+    };
+    if !responder::may_read(world, peer, reading) {
         return Step::Refused(status::IBV_WC_REM_INV_REQ_ERR, Some(event::QP_ACCESS_ERR));
     }
     if delay > 0 {
         return Step::Reading(now + u64::from(delay));
     }
     read_now(world, key, to, remote)
+}
+
+/// Places the data of a Read that came from another process.
+fn place(world: &mut World, key: usize, to: &[Segment], data: &[u8]) -> Step {
+    let Some(pieces) = local(world, key, to, sink_access(world, key)) else {
+        return Step::Failed(status::IBV_WC_LOC_PROT_ERR);
+    };
+    // SAFETY: both were checked above, and nothing is deregistered meanwhile.
+    unsafe { memory::copy(&[Piece::of(data)], &pieces) };
+    Step::Done
 }
 
 /// Access that the destination of a Read needs: on iWARP the peer writes to it (RFC 5040,
@@ -535,152 +631,15 @@ fn read_now(world: &mut World, key: usize, to: &[Segment], remote: Remote) -> St
     let Some(pieces) = local(world, key, to, sink_access(world, key)) else {
         return Step::Failed(status::IBV_WC_LOC_PROT_ERR);
     };
-    let Some(peer) = receiver(world, key) else {
+    let Some(PeerQp::Here(peer, _)) = destination(world, key) else {
         return Step::Blocked(Blocked::Silent);
     };
-    let len = memory::total(&pieces);
-    if len == 0 {
-        return Step::Done;
-    }
-    let Some(from) = opened(world, peer, remote, len, access::REMOTE_READ) else {
-        let refused = status::IBV_WC_REM_ACCESS_ERR;
-        return Step::Refused(refused, Some(event::QP_ACCESS_ERR));
-    };
-    // SAFETY: as in `write`.
-    unsafe { memory::copy(&[from], &pieces) };
-    Step::Done
-}
-
-/// A received message.
-struct Message {
-    len: u64,
-    invalidated: Option<u32>,
-    solicited: bool,
-}
-
-impl Message {
-    const NONE: Self = Self {
-        len: 0,
-        invalidated: None,
-        solicited: false,
-    };
-}
-
-fn send(world: &mut World, key: usize, data: &Data, old: Option<u32>, solicited: bool) -> Step {
-    let Some(from) = gather(world, key, data) else {
-        return Step::Failed(status::IBV_WC_LOC_PROT_ERR);
-    };
-    let len = memory::total(&from);
-    if is_too_long(world, key, len) {
-        return Step::Failed(status::IBV_WC_LOC_LEN_ERR);
-    }
-    let Some(peer) = receiver(world, key) else {
-        return Step::Blocked(Blocked::Silent);
-    };
-    let Some((receive, frees)) = take_receive(world, peer) else {
-        let device = world.qps.get(peer).map(|peer| peer.device);
-        let device = device.and_then(|device| world.devices.get(device));
-        if device.is_some_and(|device| device.profile.is_iwarp()) {
-            return Step::Refused(status::IBV_WC_SUCCESS, Some(event::QP_FATAL));
-        }
-        return Step::Blocked(Blocked::NoReceive);
-    };
-    let (own, refused) = deliver(world, peer, &receive, &from, old);
-    let message = if own == status::IBV_WC_SUCCESS {
-        Message {
-            len,
-            invalidated: old,
-            solicited,
-        }
-    } else {
-        Message::NONE
-    };
-    received(world, peer, receive.id, frees, own, &message);
-    match refused {
-        Some(end) => Step::Refused(end, None),
-        None => {
-            report_early(world, peer);
+    match responder::read(world, peer, remote, memory::total(&pieces)) {
+        Ok(from) => {
+            // SAFETY: both were checked above, and nothing is deregistered meanwhile.
+            unsafe { memory::copy(&[from], &pieces) };
             Step::Done
         }
-    }
-}
-
-/// Takes the receive for the next message to a queue pair.
-fn take_receive(world: &mut World, peer: usize) -> Option<(Receive, Frees)> {
-    let qp = world.qps.get_mut(peer)?;
-    let Some(shared) = qp.srq else {
-        return Some((qp.receives.pop_front()?, Frees::Receive));
-    };
-    let srq = world.srqs.get_mut(shared)?;
-    let receive = srq.receives.pop_front()?;
-    if srq.receives.len() < srq.limit as usize {
-        srq.limit = 0;
-        if let Some(device) = world.devices.get_mut(srq.device) {
-            device.report(Element::Srq(shared), event::SRQ_LIMIT);
-        }
-    }
-    Some((receive, Frees::Shared(shared)))
-}
-
-/// Places a message. Returns the status of its receive, and that of the sender if it failed.
-fn deliver(
-    world: &mut World,
-    peer: usize,
-    receive: &Receive,
-    from: &[Piece],
-    old: Option<u32>,
-) -> (u32, Option<u32>) {
-    let device = world.qps.get(peer).map(|peer| peer.device);
-    let device = device.and_then(|device| world.devices.get_mut(device));
-    if let Some(end) = device.and_then(|device| device.faults.hit(Point::Receive)) {
-        return (end.unsigned_abs(), Some(status::IBV_WC_REM_OP_ERR));
-    }
-    let room: u64 = receive.segments.iter().map(|segment| segment.len).sum();
-    if memory::total(from) > room {
-        let refused = status::IBV_WC_REM_INV_REQ_ERR;
-        return (status::IBV_WC_LOC_LEN_ERR, Some(refused));
-    }
-    let Some(pieces) = local(world, peer, &receive.segments, access::LOCAL_WRITE) else {
-        return (status::IBV_WC_LOC_PROT_ERR, Some(status::IBV_WC_REM_OP_ERR));
-    };
-    // SAFETY: as in `write`.
-    unsafe { memory::copy(from, &pieces) };
-    if old.is_some_and(|old| !invalidate(world, peer, old, false)) {
-        let refused = status::IBV_WC_REM_ACCESS_ERR;
-        return (status::IBV_WC_REM_INV_REQ_ERR, Some(refused));
-    }
-    (status::IBV_WC_SUCCESS, None)
-}
-
-/// Completes a receive.
-fn received(world: &mut World, key: usize, id: u64, frees: Frees, end: u32, message: &Message) {
-    let Some(qp) = world.qps.get(key) else { return };
-    let completion = Completion {
-        id,
-        status: end,
-        opcode: opcode::IBV_WC_RECV,
-        len: u32::try_from(message.len).unwrap_or(u32::MAX),
-        invalidated: message.invalidated,
-        qp: key,
-        number: qp.number,
-        solicited: message.solicited,
-        frees,
-    };
-    let cq = qp.recv_cq;
-    world.complete(cq, completion);
-}
-
-/// Reports the first message on a connection whose set-up is not complete.
-fn report_early(world: &mut World, key: usize) {
-    let Some(qp) = world.qps.get_mut(key) else {
-        return;
-    };
-    let id = world.ids.ids.get(&qp.id);
-    let early = id.is_some_and(|id| id.state == IdState::Accepted);
-    if early && !std::mem::replace(&mut qp.reported_early, true) {
-        let device = qp.device;
-        if let Some(device) = world.devices.get_mut(device) {
-            device.report(Element::Qp(key), event::COMM_EST);
-        }
+        Err(refused) => refused.into(),
     }
 }

@@ -8,8 +8,9 @@ use slab::Slab;
 use crate::completion::{Added, Channel, Completion, Cq, Frees};
 use crate::device::{Device, Element};
 use crate::ids::Ids;
+use crate::links::Links;
 use crate::memory::Memory;
-use crate::queue::{Qp, Srq};
+use crate::queue::{PeerQp, Qp, Srq};
 use crate::raw::event;
 
 /// Everything that exists.
@@ -24,6 +25,7 @@ pub(crate) struct World {
     pub(crate) qps: Slab<Qp>,
     pub(crate) last_qp_number: u32,
     pub(crate) ids: Ids,
+    pub(crate) links: Links,
     /// Queue pairs whose stream broke: connection management has to end their connections.
     pub(crate) broken: Vec<usize>,
     /// Devices that a fault removes.
@@ -95,9 +97,11 @@ impl World {
         devices.rposition(|device| device.name == name && !device.removed)
     }
 
-    /// The queue pair of a peer, unless it was destroyed.
+    /// The queue pair of a peer in this process, unless it was destroyed.
     pub(crate) fn peer_of(&self, qp: &Qp) -> Option<usize> {
-        let (peer, number) = qp.peer?;
+        let PeerQp::Here(peer, number) = qp.peer? else {
+            return None;
+        };
         let same = |peer: &Qp| peer.number == number;
         self.qps.get(peer).is_some_and(same).then_some(peer)
     }

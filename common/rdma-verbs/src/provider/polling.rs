@@ -65,7 +65,7 @@ impl Verbs {
                     if count == 0 {
                         break;
                     }
-                    queue.armed = false;
+                    queue.arming.used();
                     found.extend(self.batch.iter(rxe).map(|one| (of, one)));
                     if !self.batch.was_full() {
                         break;
@@ -91,9 +91,8 @@ impl Verbs {
         let mut any = false;
         let adapters = self.adapters.iter_mut().flatten();
         for queue in adapters.flat_map(|adapter| &mut adapter.queues) {
-            if !queue.armed && !queue.failed {
+            if !queue.failed && queue.arming.arm() {
                 queue.cq.arm();
-                queue.armed = true;
                 any = true;
             }
         }
@@ -173,7 +172,7 @@ impl Verbs {
         while let Some(number) = adapter.channel.take() {
             if let Some(queue) = adapter.queues.get_mut(number) {
                 queue.cq.event_taken();
-                queue.armed = false;
+                queue.arming.used();
             }
         }
     }

@@ -1,5 +1,5 @@
 //! The conformance suite over each kind of device: work is done at once, or some polls later
-//! and Reads later still.
+//! and Reads later still; or each connection is over a link, as between two processes.
 
 use nvmeof_rdma_conformance::conformance_suite;
 
@@ -28,3 +28,9 @@ conformance_suite!(
     iwarp,
     both("profile=iwarp", "profile=iwarp delay=2 read_delay=3")
 );
+conformance_suite!(roce_links, [Device::linked("profile=roce")]);
+conformance_suite!(
+    no_windows_links,
+    [Device::linked("profile=no-windows read_delay=3")]
+);
+conformance_suite!(iwarp_links, [Device::linked("profile=iwarp")]);

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,8 @@ use nvmeof_rdma::{Address, Limits, Provider};
 use nvmeof_rdma_conformance::{Deviations, Endpoint, Fabric};
 use nvmeof_rdma_verbs::{Verbs, VerbsConfig};
 use nvmeof_verbs_standin::{configure, install, violations};
+
+use super::watched::Watched;
 
 /// A device of its own name and address.
 #[derive(Debug)]
@@ -28,13 +31,22 @@ impl Device {
         let [high, low] = COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let addr = IpAddr::V4(Ipv4Addr::new(10, 77 + high, low, 1));
         let name = format!("test{high}.{low}");
-        configure(&format!("{name} {settings} addr={addr}")).unwrap();
+        configure(&format!("{name} {settings} addr={addr} audit")).unwrap();
         Self {
             name,
             addr,
             settings,
             start: Instant::now(),
         }
+    }
+
+    /// The same, with each connection over a link, as between processes.
+    pub(super) fn linked(settings: &'static str) -> Self {
+        let device = Self::new(settings);
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("links");
+        std::fs::create_dir_all(&folder).unwrap();
+        device.set(&format!("links={}", folder.display()));
+        device
     }
 
     /// A device for each side: the first one connects to the second one.
@@ -62,8 +74,10 @@ impl Device {
         }
     }
 
-    pub(super) fn provider() -> Verbs {
-        nvmeof_rdma_verbs::new(Self::config()).unwrap_or_else(|error| panic!("{error}"))
+    pub(super) fn provider() -> Watched<Verbs> {
+        let inner =
+            nvmeof_rdma_verbs::new(Self::config()).unwrap_or_else(|error| panic!("{error}"));
+        Watched { inner }
     }
 }
 

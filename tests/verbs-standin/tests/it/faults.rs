@@ -1,6 +1,8 @@
 //! Faults of devices under load: every buffer returns, nothing hangs, the end of a connection
 //! has a reason, and the next connection works.
 
+use std::time::Duration;
+
 use nvmeof_rdma::{CloseReason, Event, ExposeError, PrivateData, Rights, Work};
 use nvmeof_rdma_conformance::Endpoint::{A, B};
 use nvmeof_rdma_conformance::{Endpoint, Fabric, Link, Rig};
@@ -346,6 +348,28 @@ fn sleeping_owner_of_unacknowledged_work_is_woken() {
     let text = reason(&mut rig, link, A).to_string();
     assert!(text.contains("does not acknowledge"), "{text}");
     rig.finish();
+}
+
+/// The device ignores that a queue is armed: its owner sleeps, and a message does not wake it.
+/// Were the arm not necessary, this would not be so.
+#[test]
+fn owner_of_unarmed_queue_sleeps_through_message() {
+    let lost: Vec<String> = (1..=8)
+        .map(|number| format!("fault=arm:{number}"))
+        .collect();
+    for (plan, wakes) in [(String::new(), true), (lost.join(" "), false)] {
+        let [host, mut target] = Device::two("profile=roce");
+        let mut rig = Rig::new(&mut target);
+        let link = rig.link();
+        rig.assert_alive(link);
+        rig[A].recv(link.a, 1, 64);
+        host.set(&plan);
+        rig.goes_to_sleep(A);
+        rig[B].send(link.b, 1, 64);
+        rig[B].provider().submit(Duration::ZERO);
+        assert_eq!(!rig.rests(A), wakes, "{plan}");
+        rig.finish();
+    }
 }
 
 /// A key whose invalidation waits behind a message that the peer does not acknowledge: the

@@ -5,6 +5,8 @@
 #[path = "../it/fabric.rs"]
 #[allow(dead_code, reason = "another test uses all of it")]
 mod fabric;
+#[path = "../it/watched.rs"]
+mod watched;
 
 use fabric::Device;
 

@@ -1,0 +1,222 @@
+//! NVMe over stand-in devices that fail: a target and a host under verified load, with a fault at
+//! each place and on each side.
+//!
+//! Each call completes once, within a bounded time. What was acknowledged is there, and nothing
+//! else. No buffer returns while a device may still write to it ([`Watched`]).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod blocks;
+mod host;
+#[path = "../it/watched.rs"]
+mod watched;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use nvmeof_guards::{Medium, Served};
+use nvmeof_rdma::Provider;
+use nvmeof_rdma_verbs::VerbsConfig;
+use nvmeof_verbs_standin::{configure, install, planned, violations};
+
+use blocks::Ledger;
+use host::{Host, Lost};
+use watched::Watched;
+
+/// The side whose device fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Host,
+    Target,
+}
+
+/// A device for each side, and a target.
+struct Stage {
+    host: String,
+    target: String,
+    profile: &'static str,
+    addrs: [IpAddr; 2],
+    served: Served,
+}
+
+fn provider() -> Box<dyn Provider> {
+    let inner = nvmeof_rdma_verbs::new(VerbsConfig::default()).unwrap();
+    Box::new(Watched { inner })
+}
+
+impl Stage {
+    fn new(profile: &'static str) -> Self {
+        static NETWORK: AtomicU8 = AtomicU8::new(1);
+        install();
+        let network = NETWORK.fetch_add(1, Ordering::Relaxed);
+        let addrs = [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(10, 90, network, end)));
+        let names = ["t", "h"].map(|side| format!("nvme{network}{side}"));
+        let [target, host] = names;
+        let address = SocketAddr::new(addrs[0], 4420).into();
+        add(&target, profile, addrs[0]);
+        add(&host, profile, addrs[1]);
+        configure(&format!("{target} from={host}")).unwrap();
+        let medium = Medium::Other(provider, address);
+        let served = Served::on(&medium, &"ram:4G".parse().unwrap());
+        Self {
+            host,
+            target,
+            profile,
+            addrs,
+            served,
+        }
+    }
+
+    fn device(&self, end: End) -> &str {
+        match end {
+            End::Host => &self.host,
+            End::Target => &self.target,
+        }
+    }
+
+    /// Adds the device of the host again, after its removal.
+    fn replace_host(&self) {
+        add(&self.host, self.profile, self.addrs[1]);
+    }
+}
+
+fn add(name: &str, profile: &str, addr: IpAddr) {
+    configure(&format!("{name} {profile} addr={addr} audit")).unwrap();
+}
+
+/// What a fault may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// It ends the connection.
+    Ends,
+    /// The connection may survive.
+    Any,
+}
+
+/// Loads a target while the fault happens at its `number`-th place. Returns whether the fault
+/// happened.
+fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effect) -> bool {
+    println!("{profile}: {fault} {number} at {end:?}");
+    let mut stage = Stage::new(profile);
+    let mut ledger = Ledger::default();
+    let mut host = Host::connect(provider, &mut stage.served).expect("nothing fails yet");
+    host.run(&mut stage.served, &mut ledger, host::ROUNDS / 4)
+        .expect("nothing fails yet");
+    let (place, value) = fault.split_once('=').unwrap_or((fault, ""));
+    let value = if value.is_empty() {
+        String::new()
+    } else {
+        format!(":{value}")
+    };
+    let device = stage.device(end).to_owned();
+    configure(&format!("{device} fault={place}:{number}{value}")).unwrap();
+    let result = host.run(&mut stage.served, &mut ledger, host::ROUNDS);
+    let happened = planned(&device) == 0;
+    if happened && effect == Effect::Ends {
+        let Lost { reason } = result.as_ref().expect_err("the connection ends");
+        assert!(!reason.is_empty());
+    }
+    host.finish(&mut stage.served);
+    if fault.starts_with("removal") && happened {
+        if end == End::Target {
+            return true;
+        }
+        stage.replace_host();
+    }
+    // The fault may be left, and hit the next connection.
+    let mut again = None;
+    for _ in 0..4 {
+        match Host::connect(provider, &mut stage.served) {
+            Ok(host) => {
+                again = Some(host);
+                break;
+            }
+            Err(Lost { reason }) => println!("not connected: {reason}"),
+        }
+    }
+    let mut host = again.expect("a host connects again");
+    if let Err(Lost { reason }) = host.run(&mut stage.served, &mut ledger, host::ROUNDS / 4) {
+        println!("lost: {reason}");
+        host.finish(&mut stage.served);
+        host = Host::connect(provider, &mut stage.served).expect("there is one fault only");
+    }
+    host.verify(&mut stage.served, &mut ledger);
+    host.finish(&mut stage.served);
+    assert_eq!(violations(), [""; 0]);
+    planned(&device) == 0
+}
+
+const KINDS: [&str; 4] = [
+    "profile=roce",
+    "profile=roce delay=2 read_delay=3 local_delay=2",
+    "profile=no-windows read_delay=2",
+    "profile=iwarp read_delay=2",
+];
+
+/// At some of the first passages of a place, on both sides. The fault must happen at one of them
+/// at least, unless the side never gets there.
+fn each(fault: &str, effect: Effect) {
+    let mut happened = 0;
+    for kind in KINDS {
+        for end in [End::Host, End::Target] {
+            for number in [1, 2, 5, 11] {
+                happened += u32::from(load(kind, end, fault, number, effect));
+            }
+        }
+    }
+    assert!(happened > 0, "{fault} never happens");
+}
+
+#[test]
+fn refused_posts() {
+    each("post-send", Effect::Ends);
+    each("post-recv", Effect::Ends);
+}
+
+#[test]
+fn failed_work_requests() {
+    for status in [4, 10, 12, 21] {
+        each(&format!("send={status}"), Effect::Ends);
+    }
+}
+
+#[test]
+fn failed_receives() {
+    each("receive=1", Effect::Ends);
+    each("receive=21", Effect::Ends);
+}
+
+#[test]
+fn fatal_events() {
+    each("qp-fatal", Effect::Ends);
+    each("cq-error", Effect::Ends);
+    each("removal", Effect::Ends);
+}
+
+#[test]
+fn refused_memory() {
+    each("register", Effect::Any);
+    each("deregister", Effect::Any);
+    each("alloc-window", Effect::Any);
+}
+
+#[test]
+fn refused_queues() {
+    each("create-qp", Effect::Any);
+    each("create-cq", Effect::Any);
+}
+
+#[test]
+fn lost_connection_management() {
+    each("connect", Effect::Any);
+    each("establish", Effect::Any);
+}
+
+/// Time until everything ends, in steps of the caller.
+pub(crate) const STEP: Duration = Duration::from_micros(50);
