@@ -66,8 +66,6 @@ pub(crate) struct Queue {
     pub(crate) failed: bool,
     /// It is armed: the next completion raises an event.
     pub(crate) armed: bool,
-    /// Only for shared receives.
-    pub(crate) shared: bool,
 }
 
 impl Adapter {
@@ -175,17 +173,10 @@ impl Adapter {
 
     /// Reserves `need` completions: returns the number of the queue.
     pub(crate) fn claim(&mut self, need: u32) -> io::Result<usize> {
-        let size = need.max(QUEUE_SIZE);
-        self.claim_kind(need, size, false)
-    }
-
-    fn claim_kind(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
-        let fits = |queue: &Queue| {
-            queue.shared == shared && !queue.failed && queue.size - queue.used >= need
-        };
+        let fits = |queue: &Queue| !queue.failed && queue.size - queue.used >= need;
         let index = match self.queues.iter().position(fits) {
             Some(index) => index,
-            None => self.add_queue(need, size, shared)?,
+            None => self.add_queue(need)?,
         };
         if let Some(queue) = self.queues.get_mut(index) {
             queue.used += need;
@@ -193,14 +184,14 @@ impl Adapter {
         Ok(index)
     }
 
-    fn add_queue(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
+    fn add_queue(&mut self, need: u32) -> io::Result<usize> {
         if need > self.attr.max_cqe {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a queue pair of this size needs more completions than the device supports",
             ));
         }
-        let size = size.min(self.attr.max_cqe);
+        let size = need.max(QUEUE_SIZE).min(self.attr.max_cqe);
         let index = self.queues.len();
         let cq = CompletionQueue::new(&self.channel, size, index)?;
         self.queues.push(Queue {
@@ -209,7 +200,6 @@ impl Adapter {
             used: 0,
             failed: false,
             armed: false,
-            shared,
         });
         Ok(index)
     }
@@ -227,9 +217,9 @@ impl Adapter {
         };
         let entries = entries.clamp(1, most);
         let srq = SharedReceiveQueue::new(domain.pd(), entries)?;
-        // All of them may complete before the queue is polled. On a completion queue of their
-        // own, because their work request IDs have another format.
-        let queue = self.claim_kind(entries, entries, true)?;
+        // All of them may complete before the queue is polled. Work of queue pairs completes on
+        // the same queue as far as there is room: one poll finds both.
+        let queue = self.claim(entries)?;
         let waits = self.retries_well();
         Ok(self
             .receives

@@ -485,6 +485,8 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     let stuck = conn.stuck.take();
     events.extend(stuck.and_then(|(item, outcome)| completion(qp, item, outcome)));
     while let Some((item, outcome)) = conn.sends.pop_anyway() {
+        // The memory is closed before its owner gets it back.
+        let _ = conn.close_kept(&item);
         events.extend(completion(qp, item, outcome));
     }
     while let Some((item, outcome)) = conn.recvs.pop_anyway() {
@@ -494,18 +496,9 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
 
 /// The caller's event for an entry of a send queue.
 pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<Event> {
-    let SendItem::Work {
-        tag,
-        kind,
-        sink,
-        buf,
-        _head: _,
-    } = item
-    else {
+    let SendItem::Work { tag, kind, buf, .. } = item else {
         return None;
     };
-    // The memory is closed before its owner gets it back.
-    drop(sink);
     Some(Event::Completion(Completion {
         qp,
         tag,

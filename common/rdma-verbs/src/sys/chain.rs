@@ -29,13 +29,31 @@ pub(crate) struct Segment {
     pub(crate) key: u32,
 }
 
+impl Segment {
+    fn raw(self) -> ibv_sge {
+        ibv_sge {
+            addr: self.addr,
+            length: self.len,
+            lkey: self.key,
+        }
+    }
+}
+
 /// Location of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
-    /// At most [`INLINE`] bytes, copied into the request.
-    Inline(&'a [u8]),
+    /// The first `len` bytes, copied into the request.
+    Inline { bytes: &'a [u8; INLINE], len: u32 },
     /// In registered memory, in this order.
     Memory([Option<Segment>; 2]),
+}
+
+impl Payload<'_> {
+    /// No bytes, and no segment.
+    pub(crate) const NOTHING: Self = Self::Inline {
+        bytes: &[0; INLINE],
+        len: 0,
+    };
 }
 
 /// Operation of a request.
@@ -134,11 +152,13 @@ impl SendChain {
         }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.count == CHAIN
+    /// Whether there is no room for `count` more requests.
+    pub(crate) fn is_full_for(&self, count: usize) -> bool {
+        self.count + count > CHAIN
     }
 
     /// Adds a request. The chain must not be full.
+    #[inline]
     pub(crate) fn push(&mut self, request: SendRequest<'_>) {
         let index = self.count;
         let (Some(raw), Some(segments), Some(inline)) = (
@@ -207,7 +227,8 @@ impl SendChain {
 
     /// Makes the last request signaled.
     pub(crate) fn signal_last(&mut self) {
-        if let Some(last) = self.requests.iter_mut().take(self.count).last() {
+        let last = self.count.checked_sub(1);
+        if let Some(last) = last.and_then(|last| self.requests.get_mut(last)) {
             last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
     }
@@ -268,6 +289,7 @@ fn bind(
 }
 
 /// Makes a request send `payload`; returns the flags it needs for that.
+#[inline]
 fn place(
     raw: &mut ibv_send_wr,
     segments: &mut [ibv_sge; 2],
@@ -275,8 +297,9 @@ fn place(
     payload: Payload<'_>,
 ) -> libc::c_uint {
     match payload {
-        Payload::Inline(bytes) => {
-            let len = copy(inline, bytes);
+        Payload::Inline { bytes, len } => {
+            // A copy of fixed size is cheap.
+            *inline = *bytes;
             raw.num_sge = put(segments, [inline_segment(inline, len), None]);
             ibv_send_flags::IBV_SEND_INLINE.0
         }
@@ -295,7 +318,10 @@ fn link<T>(
     set: impl Fn(&mut T, *mut ibv_sge, *mut T),
 ) -> *mut T {
     let mut next = std::ptr::null_mut();
-    for (raw, segments) in requests.iter_mut().zip(segments).take(count).rev() {
+    // Not `take(count).rev()`, which visits the others as well.
+    let requests = requests.get_mut(..count).unwrap_or_default();
+    let segments = segments.get_mut(..count).unwrap_or_default();
+    for (raw, segments) in requests.iter_mut().zip(segments).rev() {
         set(raw, segments.as_mut_ptr(), next);
         next = raw;
     }
@@ -309,15 +335,6 @@ fn remote(addr: u64, key: u32) -> rdma_t {
     }
 }
 
-fn copy(room: &mut [u8; INLINE], bytes: &[u8]) -> u32 {
-    let Some(place) = room.get_mut(..bytes.len()) else {
-        debug_assert!(false, "{} bytes are too many", bytes.len());
-        return 0;
-    };
-    place.copy_from_slice(bytes);
-    u32::try_from(bytes.len()).unwrap_or(0)
-}
-
 /// Inline bytes are named by their address in this process, without a key.
 fn inline_segment(bytes: &[u8; INLINE], len: u32) -> Option<Segment> {
     (len > 0).then(|| Segment {
@@ -327,17 +344,21 @@ fn inline_segment(bytes: &[u8; INLINE], len: u32) -> Option<Segment> {
     })
 }
 
+#[inline]
 fn put(room: &mut [ibv_sge; 2], parts: [Option<Segment>; 2]) -> libc::c_int {
-    let mut count = 0;
-    for (place, part) in room.iter_mut().zip(parts.into_iter().flatten()) {
-        *place = ibv_sge {
-            addr: part.addr,
-            length: part.len,
-            lkey: part.key,
-        };
-        count += 1;
+    let [first, second] = room;
+    match parts {
+        [None, None] => 0,
+        [Some(only), None] | [None, Some(only)] => {
+            *first = only.raw();
+            1
+        }
+        [Some(one), Some(other)] => {
+            *first = one.raw();
+            *second = other.raw();
+            2
+        }
     }
-    count
 }
 
 /// Work requests for a receive queue.
@@ -380,6 +401,7 @@ impl RecvChain {
     }
 
     /// Adds a receive into `room`. The chain must not be full.
+    #[inline]
     pub(crate) fn push(&mut self, id: u64, room: Option<Segment>) {
         let index = self.count;
         let (Some(raw), Some(segments)) =
