@@ -167,6 +167,17 @@ impl<T> Outstanding<T> {
         true
     }
 
+    /// Takes the oldest request if it is `number` and completed successfully.
+    #[inline]
+    pub(crate) fn take_oldest(&mut self, number: u64) -> Option<T> {
+        if number != self.first & NUMBER_MASK || self.ended {
+            return None;
+        }
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        Some(entry.item)
+    }
+
     #[cold]
     fn flush_before(&mut self, index: usize) {
         let covered = self.covered.saturating_sub(self.first);
@@ -296,6 +307,19 @@ mod tests {
         assert_eq!((last, next), (NUMBER_MASK, 0));
         assert!(outstanding.complete(next, Outcome::Success));
         assert_eq!(drain(&mut outstanding).len(), 2);
+    }
+
+    #[test]
+    fn oldest_request_is_taken_until_one_fails() {
+        let mut outstanding = Outstanding::new();
+        let numbers = [0, 1, 2].map(|item| outstanding.push(item, true));
+        assert_eq!(outstanding.take_oldest(numbers[1]), None, "not the oldest");
+        assert_eq!(outstanding.take_oldest(numbers[0]), Some(0));
+        assert_eq!(outstanding.take_oldest(numbers[0]), None, "stale");
+        outstanding.complete(numbers[1], failed(&CloseReason::Peer));
+        assert_eq!(drain(&mut outstanding).len(), 1);
+        assert_eq!(outstanding.take_oldest(numbers[2]), None, "after a failure");
+        assert_eq!(outstanding.len(), 1);
     }
 
     proptest! {

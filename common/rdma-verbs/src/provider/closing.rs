@@ -495,6 +495,7 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
 }
 
 /// The caller's event for an entry of a send queue.
+#[inline]
 pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<Event> {
     let SendItem::Work { tag, kind, buf, .. } = item else {
         return None;
@@ -509,6 +510,7 @@ pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<E
 }
 
 /// The caller's event for a receive.
+#[inline]
 pub(super) fn received(qp: QpId, item: RecvItem, outcome: Outcome) -> Received {
     let done = outcome.is_success();
     let len = if done {

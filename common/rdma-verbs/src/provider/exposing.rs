@@ -5,6 +5,7 @@
 //! local work request invalidates it. Other devices have a domain for each queue pair and a
 //! registration for each exposure, which costs system calls but exposes nothing else.
 
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -297,12 +298,12 @@ impl Verbs {
     }
 
     pub(super) fn close_to_peer(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        let exposure = self.exposed.get(&key).ok_or(ExposeError::UnknownKey)?;
+        let exposure = match self.exposed.entry(key) {
+            Entry::Occupied(entry) if entry.get().may_go_back() => entry.remove(),
+            Entry::Occupied(_) => self.end_access(key).ok_or(ExposeError::UnknownKey)?,
+            Entry::Vacant(_) => return Err(ExposeError::UnknownKey),
+        };
         let qp = exposure.qp;
-        if !exposure.may_go_back() {
-            self.end_access(qp, key);
-        }
-        let exposure = self.exposed.remove(&key).ok_or(ExposeError::UnknownKey)?;
         if matches!(exposure.access, Access::Region { .. }) {
             self.withdrawn.add(key);
         }
@@ -314,9 +315,10 @@ impl Verbs {
 
     /// Waits until the peer has no access to a key that it did not invalidate.
     #[cold]
-    fn end_access(&mut self, qp: QpId, key: RemoteKey) {
-        let exposure = self.exposed.get(&key);
-        if exposure.is_some_and(Exposure::wants_invalidating) {
+    fn end_access(&mut self, key: RemoteKey) -> Option<Exposure> {
+        let exposure = self.exposed.get(&key)?;
+        let qp = exposure.qp;
+        if exposure.wants_invalidating() {
             self.invalidate(qp, key);
         }
         let closed = self.wait_until(qp, self.resend_time(), |this| {
@@ -325,6 +327,7 @@ impl Verbs {
         if closed.is_none() {
             self.abort_immediately(qp, not_acknowledged());
         }
+        self.exposed.remove(&key)
     }
 
     /// Time for one retransmission by the device: the local request to invalidate a window

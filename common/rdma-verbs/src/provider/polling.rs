@@ -330,9 +330,16 @@ impl Verbs {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
+        let (len, invalidated) = (wc.len as usize, wc.invalidated.map(RemoteKey));
+        if outcome.is_success()
+            && let Some(mut item) = conn.recvs.take_oldest(number)
+        {
+            (item.len, item.invalidated) = (len, invalidated);
+            events.push(Event::Received(received(qp, item, outcome)));
+            return;
+        }
         if let Some(item) = conn.recvs.get_mut(number) {
-            item.len = wc.len as usize;
-            item.invalidated = wc.invalidated.map(RemoteKey);
+            (item.len, item.invalidated) = (len, invalidated);
         }
         conn.recvs.complete(number, outcome);
         while let Some((item, outcome)) = conn.recvs.pop() {
@@ -373,14 +380,15 @@ impl Verbs {
             let done = outcome.is_success();
             match item {
                 SendItem::Work { entries, .. } => conn.work = conn.work.saturating_sub(entries),
-                SendItem::Bind(_) | SendItem::Nudge | SendItem::Invalidate(_) => {
-                    conn.internal = conn.internal.saturating_sub(1);
-                }
+                _ => conn.internal = conn.internal.saturating_sub(1),
             }
             match item {
                 SendItem::Bind(key) if done => window_opened(&mut self.exposed, key),
                 SendItem::Invalidate(key) if done => window_closed(&mut self.exposed, key),
-                item => events.extend(completion(qp, item, outcome)),
+                _ => {}
+            }
+            if let Some(event) = completion(qp, item, outcome) {
+                events.push(event);
             }
         }
         self.drained(qp);

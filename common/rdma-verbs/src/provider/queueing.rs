@@ -128,11 +128,11 @@ impl Verbs {
                 invalidate: invalidate.map(|key| key.0),
                 solicited: false,
             };
-            let id = WorkId::of(qp, false, number);
-            for op in [write, send] {
-                let signalled = false;
-                link.send_chain.push(SendRequest { id, signalled, op });
-            }
+            let (id, signalled) = (WorkId::of(qp, false, number), false);
+            let op = write;
+            link.send_chain.push(SendRequest { id, signalled, op });
+            let op = send;
+            link.send_chain.push(SendRequest { id, signalled, op });
         }
         list(&mut self.listed, conn);
         Ok(())
@@ -512,8 +512,8 @@ fn inline(head: &Inline) -> Payload<'_> {
 }
 
 /// Records a request and adds it to the chain, which must have room. `signalled` reads are
-/// completed only by their own completion.
-#[inline]
+/// completed only by their own completion. Inlined, because callers know the operation.
+#[inline(always)]
 pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signalled: bool) {
     let alone = signalled && matches!(op, SendOp::Read { .. });
     let number = conn.sends.push(item, alone);
@@ -536,11 +536,7 @@ pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signall
 /// On iWARP a peer responds to an RDMA Read by writing to a key, so exactly the destination
 /// is exposed to it for the duration of the Read (RFC 5040, section 4.4). That costs two
 /// system calls per Read, but exposes nothing else. The next item keeps the registration.
-fn open_sink(
-    adapters: &[Option<Adapter>],
-    conn: &mut Conn,
-    local: &Buf,
-) -> io::Result<Segment> {
+fn open_sink(adapters: &[Option<Adapter>], conn: &mut Conn, local: &Buf) -> io::Result<Segment> {
     let unknown = || io::Error::from(io::ErrorKind::NotFound);
     let link = conn.link.as_ref().ok_or_else(unknown)?;
     let domain = domain_of(adapters, link).ok_or_else(unknown)?;
