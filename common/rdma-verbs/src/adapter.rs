@@ -43,6 +43,9 @@ pub(crate) struct Adapter {
     /// The shared receive queue, if there is one.
     pub(crate) receives: Option<Shared>,
     pub(crate) queues: Vec<Queue>,
+    /// Completion vector of the queues: each provider of a group has another one, so that their
+    /// interrupts do not all arrive at one CPU.
+    vector: usize,
     /// Workaround for a fault of the `siw` driver.
     _blocker: Option<Blocker>,
     pub(crate) channel: Arc<CompletionChannel>,
@@ -69,7 +72,7 @@ pub(crate) struct Queue {
 }
 
 impl Adapter {
-    pub(crate) fn open(key: ContextKey) -> io::Result<Self> {
+    pub(crate) fn open(key: ContextKey, vector: usize) -> io::Result<Self> {
         let context = Context::of(key)?;
         let attr = context.attr()?;
         let channel = CompletionChannel::new(&context)?;
@@ -95,6 +98,7 @@ impl Adapter {
             shared,
             receives: None,
             queues: Vec::new(),
+            vector,
             _blocker: blocker,
             channel,
             anchor: None,
@@ -193,7 +197,7 @@ impl Adapter {
         }
         let size = need.max(QUEUE_SIZE).min(self.attr.max_cqe);
         let index = self.queues.len();
-        let cq = CompletionQueue::new(&self.channel, size, index)?;
+        let cq = CompletionQueue::new(&self.channel, size, index, self.vector)?;
         self.queues.push(Queue {
             cq,
             size,

@@ -89,5 +89,4 @@ impl Domain {
             key: region.local_key,
         })
     }
-
 }

@@ -202,7 +202,8 @@ impl Verbs {
         key: ContextKey,
     ) -> Result<AdapterId, VerbsError> {
         let call = |what| move |source| VerbsError::Call { what, source };
-        let mut adapter = Adapter::open(key).map_err(call("opening the RDMA device"))?;
+        let adapter = Adapter::open(key, self.mailbox.number());
+        let mut adapter = adapter.map_err(call("opening the RDMA device"))?;
         for region in &self.regions {
             adapter.register(region)?;
         }

@@ -116,7 +116,8 @@ impl Shared {
             self.posted.push(None);
             self.posted.len() - 1
         });
-        self.chain.push(WorkId::of_shared(number as u64), Some(room));
+        self.chain
+            .push(WorkId::of_shared(number as u64), Some(room));
         if let Some(place) = self.posted.get_mut(number) {
             *place = Some(RecvItem {
                 tag,

@@ -61,7 +61,7 @@ pub(crate) fn block(key: ContextKey, channel: &Arc<CompletionChannel>) -> io::Re
         return Ok(queue);
     }
     // It starts at 0 if the process has no other queue, and covers the offset.
-    let queue = CompletionQueue::new(channel, 2 * CURSED / COMPLETION, usize::MAX)?;
+    let queue = CompletionQueue::new(channel, 2 * CURSED / COMPLETION, usize::MAX, 0)?;
     blockers.push((key, Arc::downgrade(&queue)));
     Ok(queue)
 }

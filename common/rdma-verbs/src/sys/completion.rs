@@ -87,14 +87,17 @@ unsafe impl Sync for CompletionQueue {}
 const ACKNOWLEDGE_AT: u32 = 128;
 
 impl CompletionQueue {
-    /// Creates one for at least `size` completions, whose events contain `number`.
+    /// Creates one for at least `size` completions, whose events contain `number`. Its interrupts
+    /// use the completion vector `vector`, of as many as the device has.
     pub(crate) fn new(
         channel: &Arc<CompletionChannel>,
         size: u32,
         number: usize,
+        vector: usize,
     ) -> io::Result<Arc<Self>> {
         let size = i32::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let context = &channel.context;
+        let vector = i32::try_from(vector % context.vectors()).unwrap_or(0);
         // SAFETY: context and channel belong together; the number is no
         // pointer that anybody follows.
         let raw = unsafe {
@@ -103,7 +106,7 @@ impl CompletionQueue {
                 size,
                 std::ptr::without_provenance_mut(number),
                 channel.raw.as_ptr(),
-                0,
+                vector,
             )
         };
         let raw = NonNull::new(raw).ok_or_else(last_error)?;

@@ -11,3 +11,4 @@ mod conformance;
 mod fabric;
 mod faults;
 mod libraries;
+mod resources;
