@@ -244,17 +244,24 @@ impl Verbs {
     }
 
     /// Waits until the send queue has a free internal entry.
+    #[inline]
     fn wait_for_entry(&mut self, qp: QpId) -> bool {
-        self.wait_until(qp, TIMEOUT, |this| {
-            let conn = this.conns.get(qp)?;
-            let link = conn.link.as_ref()?;
-            (conn.internal < link.extra).then_some(())
-        })
-        .is_some()
+        self.has_entry(qp).is_some()
+            || self
+                .wait_until(qp, TIMEOUT, |this| this.has_entry(qp))
+                .is_some()
+    }
+
+    #[inline]
+    fn has_entry(&self, qp: QpId) -> Option<()> {
+        let conn = self.conns.get(qp)?;
+        let link = conn.link.as_ref()?;
+        (conn.internal < link.extra).then_some(())
     }
 
     /// Posts the chain and takes completions until `done` returns a value, for at most
     /// `timeout`. Events are reported by the next poll.
+    #[cold]
     fn wait_until<R>(
         &mut self,
         qp: QpId,

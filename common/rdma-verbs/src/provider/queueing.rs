@@ -88,25 +88,15 @@ impl Verbs {
     ) -> Result<(), PostError> {
         self.make_room(qp, 2);
         let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
-        let link = conn.link.as_ref().ok_or(PostError::Closed)?;
+        check_entries(conn, 2)?;
+        let link = conn.link.as_mut().ok_or(PostError::Closed)?;
         // On iWARP both may be signaled (see `chain`), and the head is not inline.
         if link.iwarp || answer.head.len() > link.inline {
-            for work in answer.into_works() {
-                self.queue_work(qp, tag, work)
-                    .map_err(|refused| refused.why)?;
-            }
-            return Ok(());
+            return self.queue_separately(qp, tag, answer);
         }
-        let WriteAndSend {
-            local,
-            remote,
-            head,
-            invalidate,
-        } = answer;
-        check_entries(conn, 2)?;
+        let (local, remote) = (answer.local, answer.remote);
         let segment = local_segment(&self.adapters, link, &local)?;
-        let max = link.max_message.min(remote.len);
-        check_length(local.len(), max)?;
+        check_length(local.len(), link.max_message.min(remote.len))?;
         let item = SendItem::Work {
             tag,
             kind: WorkKind::Send,
@@ -114,27 +104,42 @@ impl Verbs {
             entries: 2,
             keeps: false,
         };
-        let number = conn.sends.push(item, false);
-        conn.work += 2;
-        if let Some(link) = &mut conn.link {
-            // The Write is never the last of a chain, so it completes only if it fails.
-            let write = SendOp::Write {
+        let id = WorkId::of(qp, false, conn.sends.push(item, false));
+        // The Write is never the last of a chain, so it completes only if it fails.
+        link.send_chain.push(SendRequest {
+            id,
+            signalled: false,
+            op: SendOp::Write {
                 payload: Payload::Memory([segment, None]),
                 addr: remote.addr,
                 key: remote.key.0,
-            };
-            let send = SendOp::Send {
-                payload: inline(&head),
-                invalidate: invalidate.map(|key| key.0),
+            },
+        });
+        link.send_chain.push(SendRequest {
+            id,
+            signalled: false,
+            op: SendOp::Send {
+                payload: inline(&answer.head),
+                invalidate: answer.invalidate.map(|key| key.0),
                 solicited: false,
-            };
-            let (id, signalled) = (WorkId::of(qp, false, number), false);
-            let op = write;
-            link.send_chain.push(SendRequest { id, signalled, op });
-            let op = send;
-            link.send_chain.push(SendRequest { id, signalled, op });
-        }
+            },
+        });
+        conn.work += 2;
         list(&mut self.listed, conn);
+        Ok(())
+    }
+
+    #[cold]
+    fn queue_separately(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        answer: WriteAndSend,
+    ) -> Result<(), PostError> {
+        for work in answer.into_works() {
+            self.queue_work(qp, tag, work)
+                .map_err(|refused| refused.why)?;
+        }
         Ok(())
     }
 

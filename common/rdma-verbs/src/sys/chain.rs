@@ -292,7 +292,7 @@ fn bind(
 }
 
 /// Makes a request send `payload`; returns the flags it needs for that.
-#[inline]
+#[inline(always)]
 fn place(
     raw: &mut ibv_send_wr,
     segments: &mut [ibv_sge; 2],
@@ -334,7 +334,7 @@ fn inline_segment(bytes: &[u8; INLINE], len: u32) -> Option<Segment> {
     })
 }
 
-#[inline]
+#[inline(always)]
 fn put(room: &mut [ibv_sge; 2], parts: [Option<Segment>; 2]) -> libc::c_int {
     let [first, second] = room;
     match parts {
