@@ -44,6 +44,9 @@ pub(crate) struct Adapter {
     /// The shared receive queue, if there is one.
     pub(crate) receives: Option<Shared>,
     pub(crate) queues: Vec<Queue>,
+    /// Completion vector of the queues: each provider of a group has another one, so that their
+    /// interrupts do not all arrive at one CPU.
+    vector: usize,
     /// Workaround for a fault of the `siw` driver.
     _blocker: Option<Blocker>,
     pub(crate) channel: Arc<CompletionChannel>,
@@ -66,12 +69,10 @@ pub(crate) struct Queue {
     /// It failed and is not used any more.
     pub(crate) failed: bool,
     pub(crate) arming: Arming,
-    /// Only for shared receives.
-    pub(crate) shared: bool,
 }
 
 impl Adapter {
-    pub(crate) fn open(key: ContextKey) -> io::Result<Self> {
+    pub(crate) fn open(key: ContextKey, vector: usize) -> io::Result<Self> {
         let context = Context::of(key)?;
         let attr = context.attr()?;
         let channel = CompletionChannel::new(&context)?;
@@ -97,6 +98,7 @@ impl Adapter {
             shared,
             receives: None,
             queues: Vec::new(),
+            vector,
             _blocker: blocker,
             channel,
             anchor: None,
@@ -175,17 +177,10 @@ impl Adapter {
 
     /// Reserves `need` completions: returns the number of the queue.
     pub(crate) fn claim(&mut self, need: u32) -> io::Result<usize> {
-        let size = need.max(QUEUE_SIZE);
-        self.claim_kind(need, size, false)
-    }
-
-    fn claim_kind(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
-        let fits = |queue: &Queue| {
-            queue.shared == shared && !queue.failed && queue.size - queue.used >= need
-        };
+        let fits = |queue: &Queue| !queue.failed && queue.size - queue.used >= need;
         let index = match self.queues.iter().position(fits) {
             Some(index) => index,
-            None => self.add_queue(need, size, shared)?,
+            None => self.add_queue(need)?,
         };
         if let Some(queue) = self.queues.get_mut(index) {
             queue.used += need;
@@ -193,23 +188,22 @@ impl Adapter {
         Ok(index)
     }
 
-    fn add_queue(&mut self, need: u32, size: u32, shared: bool) -> io::Result<usize> {
+    fn add_queue(&mut self, need: u32) -> io::Result<usize> {
         if need > self.attr.max_cqe {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a queue pair of this size needs more completions than the device supports",
             ));
         }
-        let size = size.min(self.attr.max_cqe);
+        let size = need.max(QUEUE_SIZE).min(self.attr.max_cqe);
         let index = self.queues.len();
-        let cq = CompletionQueue::new(&self.channel, size, index)?;
+        let cq = CompletionQueue::new(&self.channel, size, index, self.vector)?;
         self.queues.push(Queue {
             cq,
             size,
             used: 0,
             failed: false,
             arming: Arming::default(),
-            shared,
         });
         Ok(index)
     }
@@ -227,9 +221,9 @@ impl Adapter {
         };
         let entries = entries.clamp(1, most);
         let srq = SharedReceiveQueue::new(domain.pd(), entries)?;
-        // All of them may complete before the queue is polled. On a completion queue of their
-        // own, because their work request IDs have another format.
-        let queue = self.claim_kind(entries, entries, true)?;
+        // All of them may complete before the queue is polled. Work of queue pairs completes on
+        // the same queue as far as there is room: one poll finds both.
+        let queue = self.claim(entries)?;
         let waits = self.retries_well();
         Ok(self
             .receives

@@ -1,5 +1,7 @@
 //! Queue pairs: their state, their identifiers, and their table.
 
+use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use nvmeof_rdma::{
 use crate::adapter::AdapterId;
 use crate::blocking_calls::PendingCall;
 use crate::link::Link;
-use crate::outstanding::{NUMBER_BITS, Outstanding, RecvItem, SendItem};
+use crate::outstanding::{Kept, NUMBER_BITS, Outstanding, RecvItem, SendItem};
 use crate::retired::Retired;
 use crate::sys::CmId;
 
@@ -116,6 +118,8 @@ pub(crate) struct Conn {
     pub(crate) reads_out: u32,
     pub(crate) recvs: Outstanding<RecvItem>,
     pub(crate) sends: Outstanding<SendItem>,
+    /// Of the requests in `sends` that keep memory, in their order.
+    pub(crate) kept: VecDeque<Kept>,
     /// Completed, but its peer may still write to its memory: returns when the queue pair is
     /// destroyed.
     pub(crate) stuck: Option<(SendItem, Outcome)>,
@@ -175,6 +179,7 @@ impl Conn {
             reads_out: 0,
             recvs: Outstanding::new(),
             sends: Outstanding::new(),
+            kept: VecDeque::new(),
             stuck: None,
             work: 0,
             internal: 0,
@@ -195,6 +200,18 @@ impl Conn {
 }
 
 impl Conn {
+    /// Ends the access of the device to the memory that `item`, the oldest request, keeps.
+    ///
+    /// # Errors
+    /// If the device fails to do that.
+    #[inline]
+    pub(crate) fn close_kept(&mut self, item: &SendItem) -> io::Result<()> {
+        match item {
+            SendItem::Work { keeps: true, .. } => self.kept.pop_front().map_or(Ok(()), Kept::close),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether destroying its id or its queue pair would block in the kernel.
     pub(crate) fn is_held(&self) -> bool {
         let pending_call = self.pending_call.as_ref();
@@ -206,12 +223,14 @@ impl Conn {
 const SLOT_BITS: u32 = 17;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 /// Bits of its generation that a completion carries.
-const GENERATION_BITS: u32 = 22;
+const GENERATION_BITS: u32 = 21;
 const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 /// Set in completions of receives.
 const RECV: u64 = 1 << 63;
+/// Set in completions of shared receives, besides their number.
+const SHARED: u64 = 1 << 62;
 
-const _: () = assert!(1 + SLOT_BITS + GENERATION_BITS + NUMBER_BITS == 64);
+const _: () = assert!(2 + SLOT_BITS + GENERATION_BITS + NUMBER_BITS == 64);
 
 /// Limit of queue pairs that a work request ID can identify.
 pub(crate) const MOST_QPS: u32 = 1 << SLOT_BITS;
@@ -232,6 +251,16 @@ impl WorkId {
         let kind = if recv { RECV } else { 0 };
         let generation = generation & GENERATION_MASK;
         kind | slot << (GENERATION_BITS + NUMBER_BITS) | generation << NUMBER_BITS | number
+    }
+
+    /// The ID of a shared receive.
+    pub(crate) fn of_shared(number: u64) -> u64 {
+        SHARED | number
+    }
+
+    /// The number of a shared receive, if it is one.
+    pub(crate) fn shared(id: u64) -> Option<u64> {
+        (id & SHARED != 0).then_some(id & !SHARED)
     }
 
     pub(crate) fn parse(id: u64) -> Self {
@@ -341,6 +370,10 @@ mod tests {
             assert_eq!((id.recv, id.number), (recv, number));
             assert_eq!(id.slot, 0x1_5678);
             assert_eq!(id.generation, 0x1234_5678 & GENERATION_MASK);
+            assert_eq!(WorkId::shared(WorkId::of(qp, recv, number)), None);
         }
+        let all = QpId(u64::MAX);
+        assert_eq!(WorkId::shared(WorkId::of(all, true, 0)), None);
+        assert_eq!(WorkId::shared(WorkId::of_shared(77)), Some(77));
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use nvmeof_memory::{Buf, Region};
+use nvmeof_memory::{Buf, Region, RegionId};
 
 use crate::sys::{MemoryRegion, ProtectionDomain, Segment};
 
@@ -18,12 +18,22 @@ const LARGE_PAGE: u64 = 2 << 20;
 /// it.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    regions: Vec<Arc<MemoryRegion>>,
+    regions: Vec<Registered>,
     pd: Arc<ProtectionDomain>,
     /// Whether windows are bound to its memory.
     windows: bool,
     /// Whether the device supports free choice of I/O addresses.
     names: bool,
+}
+
+/// A registered region, with what work requests need of it.
+#[derive(Debug)]
+struct Registered {
+    id: RegionId,
+    /// I/O address of its start.
+    start: u64,
+    local_key: u32,
+    region: Arc<MemoryRegion>,
 }
 
 impl Domain {
@@ -42,42 +52,41 @@ impl Domain {
 
     /// Registers `region`, unless it is registered already.
     pub(crate) fn register(&mut self, region: &Region) -> io::Result<()> {
-        if self
-            .regions
-            .iter()
-            .any(|one| one.region().id() == region.id())
-        {
+        let id = region.id();
+        if self.regions.iter().any(|one| one.id == id) {
             return Ok(());
         }
         let named = self.names.then(|| NAMES + region.addr() % LARGE_PAGE);
         let registered = MemoryRegion::local(&self.pd, region, named, self.windows)?;
-        self.regions.push(Arc::new(registered));
+        self.regions.push(Registered {
+            id,
+            start: registered.first_name(),
+            local_key: registered.local_key(),
+            region: Arc::new(registered),
+        });
         Ok(())
+    }
+
+    #[inline]
+    fn registered(&self, buf: &Buf) -> Option<&Registered> {
+        let id = buf.region();
+        self.regions.iter().find(|one| one.id == id)
     }
 
     /// The region of `buf`.
     pub(crate) fn region_of(&self, buf: &Buf) -> Option<&Arc<MemoryRegion>> {
-        let id = buf.region();
-        self.regions.iter().find(|one| one.region().id() == id)
+        Some(&self.registered(buf)?.region)
     }
 
     /// The view of `buf` for a receive, also if it is empty, because some drivers refuse
     /// receives without memory.
+    #[inline]
     pub(crate) fn room(&self, buf: &Buf) -> Option<Segment> {
-        let region = self.region_of(buf)?;
+        let region = self.registered(buf)?;
         Some(Segment {
-            addr: region.name_of(buf.region_offset()),
+            addr: region.start.wrapping_add(buf.region_offset()),
             len: u32::try_from(buf.len()).ok()?,
-            key: region.local_key(),
+            key: region.local_key,
         })
-    }
-
-    /// The view of `buf` for a work request. The inner `None` stands for an empty view, the
-    /// outer one for a region that is not registered.
-    pub(crate) fn segment(&self, buf: &Buf) -> Option<Option<Segment>> {
-        if buf.is_empty() {
-            return Some(None);
-        }
-        self.room(buf).map(Some)
     }
 }

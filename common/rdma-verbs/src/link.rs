@@ -24,7 +24,7 @@ pub(crate) struct Link {
     pub(crate) inline: usize,
     /// Entries of the send queue for internal requests.
     pub(crate) extra: u32,
-    /// Longest message in bytes.
+    /// Longest message in bytes, of the device and of the provider.
     pub(crate) max_message: u32,
     pub(crate) iwarp: bool,
     /// The device is Linux siw.

@@ -19,7 +19,7 @@ pub(crate) struct Outstanding<T> {
     /// Number of the oldest one.
     first: u64,
     entries: VecDeque<Entry<T>>,
-    /// Up to this number every entry without a completion of its own is complete.
+    /// Every entry before this number is complete, unless only its own completion completes it.
     covered: u64,
     /// A request returned undone: from then on none succeeds.
     ended: bool,
@@ -51,11 +51,11 @@ pub(crate) enum SendItem {
     Work {
         tag: Tag,
         kind: WorkKind,
-        /// Memory that an iWARP peer may write for a read: closed before the buffer returns.
-        sink: Option<MemoryRegion>,
         buf: Option<Buf>,
-        /// Registered copy of a message's head, kept until the device has read it.
-        _head: Option<Buf>,
+        /// Entries of the queue that it takes: two for an RDMA Write and its Send.
+        entries: u32,
+        /// Whether it has [`Kept`] memory.
+        keeps: bool,
     },
     /// Bind of a window.
     Bind(RemoteKey),
@@ -65,15 +65,28 @@ pub(crate) enum SendItem {
     Nudge,
 }
 
-impl SendItem {
-    /// Closes the memory that an iWARP peer wrote to.
+/// Memory of a request besides its buffer. Few requests have any: it is not in the item, which
+/// moves often.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    /// Memory that an iWARP peer may write for a read: closed before the buffer returns.
+    Sink(MemoryRegion),
+    /// Registered copy of a message's head, kept until the device has read it.
+    Head(Buf),
+}
+
+impl Kept {
+    /// Ends the access of the device.
     ///
     /// # Errors
-    /// If the device fails to do that.
-    pub(crate) fn close_sink(&mut self) -> io::Result<()> {
+    /// If the device fails to close what an iWARP peer wrote to.
+    pub(crate) fn close(self) -> io::Result<()> {
         match self {
-            Self::Work { sink, .. } => sink.take().map_or(Ok(()), MemoryRegion::close),
-            Self::Bind(_) | Self::Invalidate(_) | Self::Nudge => Ok(()),
+            Self::Sink(region) => region.close(),
+            Self::Head(buf) => {
+                drop(buf);
+                Ok(())
+            }
         }
     }
 }
@@ -122,13 +135,7 @@ impl<T> Outstanding<T> {
         (index < self.entries.len()).then_some(index)
     }
 
-    /// The work request of a completion.
-    pub(crate) fn get(&self, number: u64) -> Option<&T> {
-        let entry = self.entries.get(self.index(number)?)?;
-        Some(&entry.item)
-    }
-
-    /// As [`get`](Self::get), to record the result of the completion.
+    /// The work request of a completion, to record its result.
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let index = self.index(number)?;
         let entry = self.entries.get_mut(index)?;
@@ -150,15 +157,8 @@ impl<T> Outstanding<T> {
         // Unsignaled requests before it are complete if this one is complete or failed by
         // itself, because a queue works in order; their outcome is unknown if this one was
         // never attempted.
-        let before = match end {
-            Outcome::Success | Outcome::Failed(_) => Outcome::Success,
-            Outcome::Flushed => Outcome::Flushed,
-        };
-        let covered = self.covered.saturating_sub(self.first);
-        let covered = usize::try_from(covered).unwrap_or(usize::MAX);
-        let unsettled = self.entries.iter_mut().take(index).skip(covered);
-        for entry in unsettled.filter(|entry| !entry.alone) {
-            entry.end.get_or_insert_with(|| before.clone());
+        if end == Outcome::Flushed {
+            self.flush_before(index);
         }
         self.covered = self.covered.max(self.first + index as u64);
         if let Some(entry) = self.entries.get_mut(index) {
@@ -167,18 +167,52 @@ impl<T> Outstanding<T> {
         true
     }
 
+    /// Takes the oldest request if it is `number` and completed successfully.
+    #[inline]
+    pub(crate) fn take_oldest(&mut self, number: u64) -> Option<T> {
+        if number != self.first & NUMBER_MASK || self.ended {
+            return None;
+        }
+        let entry = self.entries.pop_front()?;
+        self.first += 1;
+        Some(entry.item)
+    }
+
+    #[cold]
+    fn flush_before(&mut self, index: usize) {
+        let covered = self.covered.saturating_sub(self.first);
+        let covered = usize::try_from(covered).unwrap_or(usize::MAX);
+        let unsettled = self.entries.iter_mut().take(index).skip(covered);
+        for entry in unsettled.filter(|entry| !entry.alone) {
+            entry.end.get_or_insert(Outcome::Flushed);
+        }
+    }
+
     /// The next request to return, if it is complete.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(T, Outcome)> {
-        self.entries.front()?.end.as_ref()?;
-        self.pop_anyway()
+        let oldest = self.entries.front()?;
+        match oldest.end {
+            Some(_) => self.pop_anyway(),
+            None if self.is_covered(oldest) => self.pop_anyway(),
+            None => None,
+        }
+    }
+
+    /// Whether a later completion completed the oldest request.
+    fn is_covered(&self, oldest: &Entry<T>) -> bool {
+        self.first < self.covered && !oldest.alone
     }
 
     /// The next request to return, complete or not: there are no completions any more.
+    #[inline]
     pub(crate) fn pop_anyway(&mut self) -> Option<(T, Outcome)> {
         let entry = self.entries.pop_front()?;
+        let is_covered = self.is_covered(&entry);
         self.first += 1;
         let end = match entry.end {
             Some(Outcome::Success) if !self.ended => Outcome::Success,
+            None if is_covered && !self.ended => Outcome::Success,
             Some(Outcome::Failed(reason)) => Outcome::Failed(reason),
             _ => Outcome::Flushed,
         };
@@ -273,6 +307,19 @@ mod tests {
         assert_eq!((last, next), (NUMBER_MASK, 0));
         assert!(outstanding.complete(next, Outcome::Success));
         assert_eq!(drain(&mut outstanding).len(), 2);
+    }
+
+    #[test]
+    fn oldest_request_is_taken_until_one_fails() {
+        let mut outstanding = Outstanding::new();
+        let numbers = [0, 1, 2].map(|item| outstanding.push(item, true));
+        assert_eq!(outstanding.take_oldest(numbers[1]), None, "not the oldest");
+        assert_eq!(outstanding.take_oldest(numbers[0]), Some(0));
+        assert_eq!(outstanding.take_oldest(numbers[0]), None, "stale");
+        outstanding.complete(numbers[1], failed(&CloseReason::Peer));
+        assert_eq!(drain(&mut outstanding).len(), 1);
+        assert_eq!(outstanding.take_oldest(numbers[2]), None, "after a failure");
+        assert_eq!(outstanding.len(), 1);
     }
 
     proptest! {

@@ -20,7 +20,7 @@ use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
     PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey, RemoteSlice,
-    Rights, SharedReceives, SrqId, Steering, Tag, Work,
+    Rights, SharedReceives, SrqId, Steering, Tag, Work, WriteAndSend,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -29,7 +29,7 @@ use crate::conn::{Conn, MOST_QPS, Table};
 use crate::lingering::Lingering;
 use crate::listening::Group;
 use crate::mailbox::{Mailbox, Message};
-use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, WorkCompletion, set_nonblocking};
+use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, set_nonblocking};
 use crate::windows::{KeyMap, Withdrawn};
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
@@ -71,10 +71,8 @@ pub struct Verbs {
     is_behind: bool,
     /// Number of shared receive queues created so far.
     shared_made: u64,
-    /// Empty; their memory is reused.
+    /// Empty; its memory is reused.
     batch: Batch,
-    /// With the adapter, if they belong to shared receives.
-    found: Vec<(Option<AdapterId>, WorkCompletion)>,
     /// Time of the last check of descriptors; `None`: check immediately.
     looked: Option<Duration>,
     now: Duration,
@@ -178,7 +176,6 @@ impl Verbs {
             is_behind: false,
             shared_made: 0,
             batch: Batch::new(),
-            found: Vec::new(),
             looked: None,
             now: Duration::ZERO,
             log: RateLimiter::default(),
@@ -205,7 +202,8 @@ impl Verbs {
         key: ContextKey,
     ) -> Result<AdapterId, VerbsError> {
         let call = |what| move |source| VerbsError::Call { what, source };
-        let mut adapter = Adapter::open(key).map_err(call("opening the RDMA device"))?;
+        let adapter = Adapter::open(key, self.mailbox.number());
+        let mut adapter = adapter.map_err(call("opening the RDMA device"))?;
         for region in &self.regions {
             adapter.register(region)?;
         }
@@ -377,6 +375,10 @@ impl Provider for Verbs {
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
         self.queue_work(qp, tag, work)
+    }
+
+    fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {
+        self.queue_response(qp, tag, answer)
     }
 
     fn expose(

@@ -1,15 +1,14 @@
 //! The shared receive queue of a device: posted receives, and queue pairs that use it.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag, explain};
 
-use crate::domain::Domain;
+use crate::conn::WorkId;
 use crate::outstanding::RecvItem;
-use crate::sys::{RecvChain, SharedReceiveQueue};
+use crate::sys::{RecvChain, Segment, SharedReceiveQueue};
 
 /// A shared receive queue. Fields are dropped in this order: the device forgets the memory
 /// before its owner may use it again.
@@ -17,11 +16,14 @@ use crate::sys::{RecvChain, SharedReceiveQueue};
 pub(crate) struct Shared {
     srq: Arc<SharedReceiveQueue>,
     pub(crate) is: SharedReceives,
-    /// Number of the completion queue that all receives complete on.
+    /// Number of the completion queue that all receives complete on. It may have other work
+    /// as well.
     pub(crate) queue: usize,
     chain: RecvChain,
-    /// Queue pairs by the device's number for them.
-    drawing: HashMap<u32, QpId>,
+    /// Queue pairs by the device's number for them, sorted.
+    drawing: Vec<(u32, QpId)>,
+    /// Index of the one whose message came last.
+    last: usize,
     pub(crate) users: Users,
     /// Queued and posted receives, by the number in their work request ID.
     posted: Vec<Option<RecvItem>>,
@@ -41,7 +43,8 @@ impl Shared {
             is: SharedReceives { srq: id, entries },
             queue,
             chain: RecvChain::new(),
-            drawing: HashMap::new(),
+            drawing: Vec::new(),
+            last: 0,
             users: Users::new(entries, waits),
             posted: Vec::new(),
             free: Vec::new(),
@@ -65,40 +68,56 @@ impl Shared {
 
     /// Records that the device has created the queue pair.
     pub(crate) fn add_user(&mut self, number: u32, qp: QpId) {
-        self.drawing.insert(number, qp);
+        match self.index_of(number) {
+            Ok(index) => {
+                if let Some(entry) = self.drawing.get_mut(index) {
+                    entry.1 = qp;
+                }
+            }
+            Err(index) => self.drawing.insert(index, (number, qp)),
+        }
     }
 
     /// Removes a destroyed queue pair, of which no completion is left.
     pub(crate) fn forget(&mut self, number: u32) {
-        self.drawing.remove(&number);
+        if let Ok(index) = self.index_of(number) {
+            self.drawing.remove(index);
+        }
     }
 
     /// All queue pairs that use it.
     pub(crate) fn users(&self) -> impl Iterator<Item = QpId> {
-        self.drawing.values().copied()
+        self.drawing.iter().map(|(_, qp)| *qp)
     }
 
-    /// The queue pair with that number.
-    pub(crate) fn user(&self, number: u32) -> Option<QpId> {
-        self.drawing.get(&number).copied()
+    fn index_of(&self, number: u32) -> Result<usize, usize> {
+        self.drawing.binary_search_by_key(&number, |entry| entry.0)
+    }
+
+    /// The queue pair with that number. Messages often come in a row.
+    pub(crate) fn user(&mut self, number: u32) -> Option<QpId> {
+        match self.drawing.get(self.last) {
+            Some((last, qp)) if *last == number => Some(*qp),
+            _ => {
+                self.last = self.index_of(number).ok()?;
+                Some(self.drawing.get(self.last)?.1)
+            }
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {
         self.posted.len() - self.free.len() >= self.is.entries as usize
     }
 
-    /// Queues a receive into the view of `buf`, whose region is registered in `domain`, for the
-    /// next [`post`](Self::post). The chain must not be full. Returns the buffer if it is not
-    /// registered there.
-    pub(crate) fn queue(&mut self, tag: Tag, buf: Buf, domain: &Domain) -> Result<(), Buf> {
-        let Some(room) = domain.room(&buf) else {
-            return Err(buf);
-        };
+    /// Queues a receive into the view of `buf`, which is `room` for the device, for the next
+    /// [`post`](Self::post). The chain must not be full.
+    pub(crate) fn queue(&mut self, tag: Tag, buf: Buf, room: Segment) {
         let number = self.free.pop().unwrap_or_else(|| {
             self.posted.push(None);
             self.posted.len() - 1
         });
-        self.chain.push(number as u64, Some(room));
+        self.chain
+            .push(WorkId::of_shared(number as u64), Some(room));
         if let Some(place) = self.posted.get_mut(number) {
             *place = Some(RecvItem {
                 tag,
@@ -107,7 +126,6 @@ impl Shared {
                 invalidated: None,
             });
         }
-        Ok(())
     }
 
     pub(crate) fn is_chain_full(&self) -> bool {

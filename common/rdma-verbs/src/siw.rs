@@ -61,7 +61,7 @@ pub(crate) fn block(key: ContextKey, channel: &Arc<CompletionChannel>) -> io::Re
         return Ok(queue);
     }
     // It starts at 0 if the process has no other queue, and covers the offset.
-    let queue = CompletionQueue::new(channel, 2 * CURSED / COMPLETION, usize::MAX)?;
+    let queue = CompletionQueue::new(channel, 2 * CURSED / COMPLETION, usize::MAX, 0)?;
     blockers.push((key, Arc::downgrade(&queue)));
     Ok(queue)
 }
@@ -69,6 +69,7 @@ pub(crate) fn block(key: ContextKey, channel: &Arc<CompletionChannel>) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::INLINE;
 
     fn parts(op: &SendOp<'_>) -> Vec<(u64, u32)> {
         let (SendOp::Send { payload, .. } | SendOp::Write { payload, .. }) = op else {
@@ -76,7 +77,7 @@ mod tests {
         };
         match payload {
             Payload::Memory(parts) => parts.iter().flatten().map(|it| (it.addr, it.len)).collect(),
-            Payload::Inline(bytes) => vec![(0, u32::try_from(bytes.len()).unwrap())],
+            Payload::Inline { len, .. } => vec![(0, *len)],
         }
     }
 
@@ -113,6 +114,7 @@ mod tests {
         assert_eq!(after(Payload::Memory(both)), [(4096, 16), (8192, 8)]);
         assert_eq!(after(Payload::Memory([Some(long), None])), [(4096, 65)]);
         assert_eq!(after(Payload::Memory([None; 2])), []);
-        assert_eq!(after(Payload::Inline(&[0; 16])), [(0, 16)]);
+        let bytes = &[0; INLINE];
+        assert_eq!(after(Payload::Inline { bytes, len: 16 }), [(0, 16)]);
     }
 }

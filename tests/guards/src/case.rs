@@ -31,6 +31,9 @@ enum Path {
     /// their own receives or share them.
     VerbsTarget(Receives, Operation),
     VerbsInitiator(Operation),
+    /// The same two for writes without data in their capsules: the target reads them.
+    VerbsTargetPull,
+    VerbsInitiatorPull,
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
@@ -117,6 +120,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::VerbsTarget(Receives::Shared, Operation::Write),
         Path::VerbsInitiator(Operation::Read),
         Path::VerbsInitiator(Operation::Write),
+        Path::VerbsTargetPull,
+        Path::VerbsInitiatorPull,
         Path::EngineSend,
         Path::EngineReceive,
         Path::Long(Direction::Write),
@@ -165,6 +170,8 @@ impl Case {
                 format!("verbs-target-shared-{}", operation(one))
             }
             Path::VerbsInitiator(one) => format!("verbs-initiator-{}", operation(one)),
+            Path::VerbsTargetPull => "verbs-target-pull".to_owned(),
+            Path::VerbsInitiatorPull => "verbs-initiator-pull".to_owned(),
             Path::EngineSend => "engine-send".to_owned(),
             Path::EngineReceive => "engine-receive".to_owned(),
             Path::Long(Direction::Write) => "engine-write-128k".to_owned(),
@@ -186,8 +193,8 @@ impl Case {
             Path::Initiator(_) => &["initiator_iteration", "carry_for_initiator"],
             Path::ShmTarget(_) | Path::TcpTarget(_) => &["target_iteration"],
             Path::ShmInitiator(_) | Path::TcpInitiator(_) => &["initiator_iteration"],
-            Path::VerbsTarget(..) => &["target_iteration", DEVICE],
-            Path::VerbsInitiator(_) => &["initiator_iteration", PEER],
+            Path::VerbsTarget(..) | Path::VerbsTargetPull => &["target_iteration", DEVICE],
+            Path::VerbsInitiator(_) | Path::VerbsInitiatorPull => &["initiator_iteration", PEER],
             Path::EngineSend => &["sender_iteration", "carry_for_initiator"],
             Path::EngineReceive => &["receiver_iteration", "carry_for_target"],
             Path::Long(_) => &["worker_iteration", "worker_posts", "carry_for_initiator"],
@@ -205,6 +212,7 @@ impl Case {
             Path::VerbsTarget(Receives::Own, one) | Path::VerbsInitiator(one) => {
                 (VERBS, vec!["own", operation(one)])
             }
+            Path::VerbsTargetPull | Path::VerbsInitiatorPull => (VERBS, vec!["pulled", "write"]),
             _ => return None,
         };
         let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
@@ -258,6 +266,8 @@ impl Case {
             | Path::TcpInitiator(_)
             | Path::VerbsTarget(..)
             | Path::VerbsInitiator(_)
+            | Path::VerbsTargetPull
+            | Path::VerbsInitiatorPull
             | Path::Awaited(..) => {
                 return Err(format!("{} runs in another program", self.name()));
             }

@@ -48,6 +48,8 @@ pub enum Medium {
     Other(fn() -> Box<dyn Provider>, Address),
     /// The same, where the target posts as many receives for all its queue pairs together.
     Shared(fn() -> Box<dyn Provider>, Address, u32),
+    /// The same as `Other`, where capsules contain no data: the target reads those of writes.
+    Pulled(fn() -> Box<dyn Provider>, Address),
     /// Shared memory, with sockets in that folder. The initiator shares its buffers, and the
     /// target accesses them in place.
     Shm(PathBuf),
@@ -124,7 +126,9 @@ impl Medium {
                 let config = SoftConfig::default();
                 Box::new(SoftRdma::new(pipes.endpoint(side), config))
             }
-            Self::Other(provider, _) | Self::Shared(provider, ..) => provider(),
+            Self::Other(provider, _) | Self::Shared(provider, ..) | Self::Pulled(provider, _) => {
+                provider()
+            }
             Self::Shm(folder) => {
                 let config = ShmConfig {
                     folder: folder.clone(),
@@ -138,7 +142,9 @@ impl Medium {
     /// Where the target listens.
     fn address(&self) -> Address {
         match self {
-            Self::Other(_, address) | Self::Shared(_, address, _) => *address,
+            Self::Other(_, address) | Self::Shared(_, address, _) | Self::Pulled(_, address) => {
+                *address
+            }
             Self::Pipes(_) | Self::Shm(_) => ADDR.into(),
         }
     }
@@ -150,10 +156,18 @@ impl Medium {
         }
     }
 
+    /// Bytes of data in capsules.
+    fn in_capsule(&self) -> u32 {
+        match self {
+            Self::Pulled(..) => 0,
+            _ => 4096,
+        }
+    }
+
     fn pages(&self) -> Pages {
         match self {
-            Self::Pipes(_) | Self::Other(..) | Self::Shared(..) => Pages::Normal,
             Self::Shm(_) => Pages::Shareable,
+            _ => Pages::Normal,
         }
     }
 }
@@ -453,7 +467,7 @@ fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
             },
             keep_alive: Duration::ZERO,
             io_queues: 1,
-            in_capsule: 4096,
+            in_capsule: medium.in_capsule(),
         },
         command_timeout: Duration::from_secs(30),
         connect_timeout: Duration::from_secs(10),

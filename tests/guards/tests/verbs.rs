@@ -22,7 +22,8 @@ const COMMANDS: usize = 1024;
 const WARM_UP: usize = 64;
 
 const HEAD: &str = "\
-# Work of 1024 reads or writes of 4 KiB over RDMA devices, on each side. Both sides poll in
+# Work of 1024 reads or writes of 4 KiB over RDMA devices, on each side; in the cases `pull`
+# the target reads the data of writes instead of getting them in capsules. Both sides poll in
 # turn and never sleep; the devices are those of tests/verbs-standin. In the cases `idle`, each
 # side polls four times in its turn, so that it runs out of work. Columns:
 #   wr         work requests of send queues: sends + writes + reads + binds + invalidations
@@ -76,6 +77,8 @@ const KINDS: [Kind; 4] = [
 #[derive(Clone, Copy)]
 struct Load {
     operation: Operation,
+    /// The target reads the data of writes.
+    pulls: bool,
     depth: usize,
     /// Each side runs out of work in its turn.
     idle: bool,
@@ -85,6 +88,7 @@ struct Load {
 fn count(kind: &Kind, load: Load, network: u8) -> [Counters; 2] {
     let Load {
         operation,
+        pulls,
         depth,
         idle,
     } = load;
@@ -99,9 +103,10 @@ fn count(kind: &Kind, load: Load, network: u8) -> [Counters; 2] {
     ))
     .unwrap();
     let address = SocketAddr::new(ip(1), 4420).into();
-    let medium = match kind.shared {
-        0 => Medium::Other(provider, address),
-        count => Medium::Shared(provider, address, count),
+    let medium = match (kind.shared, pulls) {
+        (0, false) => Medium::Other(provider, address),
+        (0, true) => Medium::Pulled(provider, address),
+        (count, _) => Medium::Shared(provider, address, count),
     };
     let mut stage = Stage::on(&medium, &Stage::null());
     let mut rounds = |rounds: usize| {
@@ -161,6 +166,7 @@ fn line(text: &mut String, name: &str, side: &str, counted: &Counters) {
         counted.registrations,
     )
     .unwrap();
+    assert_eq!(counted.receiver_not_ready, 0, "{name} {side}");
 }
 
 #[test]
@@ -187,10 +193,18 @@ fn work_of_each_command_is_as_recorded() {
     .unwrap();
     let mut network = 0;
     for kind in &KINDS {
-        for (verb, operation) in [("read", Operation::Read), ("write", Operation::Write)] {
+        let loads = [
+            ("read", Operation::Read, false),
+            ("write", Operation::Write, false),
+            ("pull", Operation::Write, true),
+        ];
+        // Shared receives make no difference to what is pulled.
+        let loads = loads.iter().filter(|load| !load.2 || kind.shared == 0);
+        for &(verb, operation, pulls) in loads {
             for (depth, idle) in [(1, false), (1, true), (16, false), (16, true)] {
                 let load = Load {
                     operation,
+                    pulls,
                     depth,
                     idle,
                 };
@@ -220,11 +234,11 @@ fn work_of_each_command_is_as_recorded() {
 /// The program that is counted runs.
 #[test]
 fn counted_program_runs_over_devices() {
-    for receives in ["own", "shared"] {
+    for setup in ["own", "shared", "pulled"] {
         for kind in ["read", "write"] {
             let mut program = Command::new(env!("CARGO_BIN_EXE_nvmeof-guards-verbs"));
-            let status = program.args([receives, kind, "16", "2"]).status().unwrap();
-            assert!(status.success(), "{receives} {kind}: {status}");
+            let status = program.args([setup, kind, "16", "2"]).status().unwrap();
+            assert!(status.success(), "{setup} {kind}: {status}");
         }
     }
 }

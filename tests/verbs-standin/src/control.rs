@@ -89,6 +89,9 @@ fn change_device(world: &mut World, name: &str, settings: &[&str]) -> Result<(),
                 let number = text.parse();
                 let number = number.map_err(|_| format!("{setting}: this is no number"))?;
                 device.profile.set(limit, number)?;
+                let vectors = int(device.profile.vectors);
+                // SAFETY: the structure exists as long as the device.
+                unsafe { (*device.context.as_ptr()).num_comp_vectors = vectors };
             }
             None if *setting == "remove" => {
                 connection::remove_device(world, key);

@@ -64,6 +64,10 @@ counters! {
     receiver_not_ready,
     /// Registrations of memory.
     registrations,
+    /// Registrations whose accesses may be reordered.
+    relaxed,
+    /// Completion vectors that completion queues use or used: a bit for each.
+    vectors,
     /// Deregistrations of memory.
     deregistrations,
     /// Memory windows allocated.

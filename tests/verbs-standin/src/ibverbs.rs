@@ -258,9 +258,20 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     named: u64,
     flags: c_int,
 ) -> *mut ibv_mr {
+    // SAFETY: as this function's caller promises.
+    unsafe { ibv_reg_mr_iova2(pd, addr, len, named, flags.cast_unsigned()) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    named: u64,
+    flags: c_uint,
+) -> *mut ibv_mr {
     // SAFETY: the caller passes a domain.
     let pd_key = handle(unsafe { (*pd).handle });
-    let flags = flags.cast_unsigned();
     let mut world = lock();
     let world = &mut *world;
     let Some(domain) = world.memory.pds.get_mut(pd_key) else {
@@ -317,6 +328,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     domain.users += 1;
     device.regions += 1;
     device.counters.registrations += 1;
+    device.counters.relaxed += u64::from(flags & access::RELAXED_ORDERING != 0);
     raw.as_ptr()
 }
 
@@ -461,6 +473,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     raw.handle = number(slot.key());
     raw.cqe = cqe;
     let raw = Ptr::new(raw);
+    device.counters.vectors |= 1 << vector.min(63);
     slot.insert(Cq {
         raw,
         device: key,

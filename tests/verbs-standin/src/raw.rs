@@ -35,6 +35,8 @@ pub(crate) mod access {
     pub(crate) const LOCAL_WRITE: u32 = raw::IBV_ACCESS_LOCAL_WRITE.0;
     pub(crate) const REMOTE_WRITE: u32 = raw::IBV_ACCESS_REMOTE_WRITE.0;
     pub(crate) const REMOTE_READ: u32 = raw::IBV_ACCESS_REMOTE_READ.0;
+    /// `IBV_ACCESS_RELAXED_ORDERING`, which `rdma-sys` lacks.
+    pub(crate) const RELAXED_ORDERING: u32 = 1 << 20;
     pub(crate) const BIND: u32 = raw::IBV_ACCESS_MW_BIND.0;
 }
 

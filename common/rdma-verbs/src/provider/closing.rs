@@ -485,6 +485,8 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     let stuck = conn.stuck.take();
     events.extend(stuck.and_then(|(item, outcome)| completion(qp, item, outcome)));
     while let Some((item, outcome)) = conn.sends.pop_anyway() {
+        // The memory is closed before its owner gets it back.
+        let _ = conn.close_kept(&item);
         events.extend(completion(qp, item, outcome));
     }
     while let Some((item, outcome)) = conn.recvs.pop_anyway() {
@@ -493,19 +495,11 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
 }
 
 /// The caller's event for an entry of a send queue.
+#[inline]
 pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<Event> {
-    let SendItem::Work {
-        tag,
-        kind,
-        sink,
-        buf,
-        _head: _,
-    } = item
-    else {
+    let SendItem::Work { tag, kind, buf, .. } = item else {
         return None;
     };
-    // The memory is closed before its owner gets it back.
-    drop(sink);
     Some(Event::Completion(Completion {
         qp,
         tag,
@@ -516,6 +510,7 @@ pub(super) fn completion(qp: QpId, item: SendItem, outcome: Outcome) -> Option<E
 }
 
 /// The caller's event for a receive.
+#[inline]
 pub(super) fn received(qp: QpId, item: RecvItem, outcome: Outcome) -> Received {
     let done = outcome.is_success();
     let len = if done {

@@ -332,7 +332,7 @@ impl Verbs {
             qp_number: conn.cm.qp_number(),
             inline: made.inline.min(INLINE),
             extra: made.extra,
-            max_message: adapter.max_message,
+            max_message: adapter.max_message.min(self.config.limits.max_message),
             iwarp: adapter.attr.iwarp,
             siw: adapter.attr.vendor_id == siw::VENDOR,
             heads,

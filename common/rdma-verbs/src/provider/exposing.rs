@@ -5,6 +5,7 @@
 //! local work request invalidates it. Other devices have a domain for each queue pair and a
 //! registration for each exposure, which costs system calls but exposes nothing else.
 
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,9 +14,9 @@ use nvmeof_memory::Buf;
 use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights, explain};
 
 use super::Verbs;
-use super::queueing::{chain, domain_of};
+use super::queueing::{chain, domain_of, list};
 use crate::adapter::AdapterId;
-use crate::conn::{Phase, log_peer};
+use crate::conn::{Conn, Phase, log_peer};
 use crate::domain::Domain;
 use crate::outstanding::SendItem;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
@@ -81,29 +82,22 @@ impl Verbs {
         buf: Buf,
         rights: Rights,
     ) -> Result<RemoteSlice, Refusal> {
-        let running = |conn: &crate::conn::Conn| conn.phase == Phase::Running;
-        if !self.conns.get(qp).is_some_and(running) {
+        let running = |conn: &&Conn| conn.phase == Phase::Running;
+        let Some(conn) = self.conns.get(qp).filter(running) else {
             return Err((ExposeError::Closed, buf));
-        }
+        };
         if !self.is_registered(&buf) {
             return Err((ExposeError::NotRegistered, buf));
         }
-        if self
-            .conns
-            .get(qp)
-            .is_some_and(|one| one.config.exposes == 0)
-        {
+        if conn.config.exposes == 0 {
             return Err((ExposeError::Full { max: 0 }, buf));
         }
         let max = self.config.limits.max_exposed;
         if self.exposed.len() >= max as usize {
             return Err((ExposeError::Full { max }, buf));
         }
-        let own = |conn: &crate::conn::Conn| {
-            let link = conn.link.as_ref();
-            link.is_some_and(|link| link.domain.is_some())
-        };
-        let opened = if self.conns.get(qp).is_some_and(own) {
+        let link = conn.link.as_ref();
+        let opened = if link.is_some_and(|link| link.domain.is_some()) {
             self.open_region(qp, &buf, rights)
         } else {
             self.open_window(qp, &buf, rights)
@@ -128,7 +122,7 @@ impl Verbs {
         if !self.wait_for_entry(qp) {
             return Err(full);
         }
-        self.make_room(qp);
+        self.make_room(qp, 1);
         let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
         let link = conn.link.as_ref().ok_or(ExposeError::Closed)?;
         let adapter = self.adapters.get_mut(link.room.adapter.0 as usize);
@@ -181,7 +175,7 @@ impl Verbs {
         chain(conn, SendItem::Bind(slice.key), op, once);
         conn.internal += 1;
         conn.exposed = true;
-        self.list(qp);
+        list(&mut self.listed, conn);
         Ok((slice, access))
     }
 
@@ -250,17 +244,24 @@ impl Verbs {
     }
 
     /// Waits until the send queue has a free internal entry.
+    #[inline]
     fn wait_for_entry(&mut self, qp: QpId) -> bool {
-        self.wait_until(qp, TIMEOUT, |this| {
-            let conn = this.conns.get(qp)?;
-            let link = conn.link.as_ref()?;
-            (conn.internal < link.extra).then_some(())
-        })
-        .is_some()
+        self.has_entry(qp).is_some()
+            || self
+                .wait_until(qp, TIMEOUT, |this| this.has_entry(qp))
+                .is_some()
+    }
+
+    #[inline]
+    fn has_entry(&self, qp: QpId) -> Option<()> {
+        let conn = self.conns.get(qp)?;
+        let link = conn.link.as_ref()?;
+        (conn.internal < link.extra).then_some(())
     }
 
     /// Posts the chain and takes completions until `done` returns a value, for at most
     /// `timeout`. Events are reported by the next poll.
+    #[cold]
     fn wait_until<R>(
         &mut self,
         qp: QpId,
@@ -279,7 +280,7 @@ impl Verbs {
             if let Some(result) = done(self) {
                 break Some(result);
             }
-            let ending = |conn: &crate::conn::Conn| conn.phase == Phase::Ending;
+            let ending = |conn: &Conn| conn.phase == Phase::Ending;
             if self.conns.get(qp).is_none_or(ending) {
                 self.end_all(&mut events);
                 break done(self);
@@ -304,7 +305,25 @@ impl Verbs {
     }
 
     pub(super) fn close_to_peer(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        let exposure = self.exposed.get(&key).ok_or(ExposeError::UnknownKey)?;
+        let exposure = match self.exposed.entry(key) {
+            Entry::Occupied(entry) if entry.get().may_go_back() => entry.remove(),
+            Entry::Occupied(_) => self.end_access(key).ok_or(ExposeError::UnknownKey)?,
+            Entry::Vacant(_) => return Err(ExposeError::UnknownKey),
+        };
+        let qp = exposure.qp;
+        if matches!(exposure.access, Access::Region { .. }) {
+            self.withdrawn.add(key);
+        }
+        if let Err(error) = self.close_access(exposure.access) {
+            self.abort_immediately(qp, not_closed(&error));
+        }
+        Ok(exposure.buf)
+    }
+
+    /// Waits until the peer has no access to a key that it did not invalidate.
+    #[cold]
+    fn end_access(&mut self, key: RemoteKey) -> Option<Exposure> {
+        let exposure = self.exposed.get(&key)?;
         let qp = exposure.qp;
         if exposure.wants_invalidating() {
             self.invalidate(qp, key);
@@ -315,14 +334,7 @@ impl Verbs {
         if closed.is_none() {
             self.abort_immediately(qp, not_acknowledged());
         }
-        let exposure = self.exposed.remove(&key).ok_or(ExposeError::UnknownKey)?;
-        if matches!(exposure.access, Access::Region { .. }) {
-            self.withdrawn.add(key);
-        }
-        if let Err(error) = self.close_access(exposure.access) {
-            self.abort_immediately(qp, not_closed(&error));
-        }
-        Ok(exposure.buf)
+        self.exposed.remove(&key)
     }
 
     /// Time for one retransmission by the device: the local request to invalidate a window
@@ -383,7 +395,7 @@ impl Verbs {
         if !self.wait_for_entry(qp) {
             return;
         }
-        self.make_room(qp);
+        self.make_room(qp, 1);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
@@ -397,31 +409,10 @@ impl Verbs {
             true,
         );
         conn.internal += 1;
-        self.set_window(key, WindowState::Closing);
-        self.list(qp);
-    }
-
-    fn set_window(&mut self, key: RemoteKey, new: WindowState) {
-        if let Some(exposure) = self.exposed.get_mut(&key)
-            && let Access::Window { state, .. } = &mut exposure.access
-        {
-            *state = new;
+        list(&mut self.listed, conn);
+        if let Some(state) = window_state(&mut self.exposed, key) {
+            *state = WindowState::Closing;
         }
-    }
-
-    /// The local request to bind a window is complete.
-    pub(super) fn window_opened(&mut self, key: RemoteKey) {
-        if let Some(exposure) = self.exposed.get_mut(&key)
-            && let Access::Window { state, .. } = &mut exposure.access
-            && *state == WindowState::Binding
-        {
-            *state = WindowState::Open;
-        }
-    }
-
-    /// The local request to invalidate a window is complete.
-    pub(super) fn window_closed(&mut self, key: RemoteKey) {
-        self.set_window(key, WindowState::Closed);
     }
 
     /// The peer of `qp` invalidated `key`. Returns whether it was allowed to: software
@@ -483,6 +474,29 @@ impl Exposure {
             },
             Access::Closed | Access::Region { .. } => true,
         }
+    }
+}
+
+fn window_state(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> Option<&mut WindowState> {
+    match &mut exposed.get_mut(&key)?.access {
+        Access::Window { state, .. } => Some(state),
+        Access::Closed | Access::Region { .. } => None,
+    }
+}
+
+/// The local request to bind a window is complete.
+pub(super) fn window_opened(exposed: &mut KeyMap<Exposure>, key: RemoteKey) {
+    if let Some(state) = window_state(exposed, key)
+        && *state == WindowState::Binding
+    {
+        *state = WindowState::Open;
+    }
+}
+
+/// The local request to invalidate a window is complete.
+pub(super) fn window_closed(exposed: &mut KeyMap<Exposure>, key: RemoteKey) {
+    if let Some(state) = window_state(exposed, key) {
+        *state = WindowState::Closed;
     }
 }
 

@@ -59,7 +59,7 @@ impl Verbs {
             let local = Some(Segment { addr, len: 0, key });
             SendOp::Read { local, addr, key }
         } else {
-            let payload = Payload::Inline(&[]);
+            let payload = Payload::NOTHING;
             SendOp::Write { payload, addr, key }
         };
         log_peer!(

@@ -11,11 +11,12 @@ use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use nvmeof_rdma::{CloseReason, Event, Fault, Outcome, QpId, RemoteKey, explain};
 
 use super::closing::{completion, received, watched};
+use super::exposing::{window_closed, window_opened};
 use super::{Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::conn::{Conn, Phase, WorkId};
 use crate::outstanding::{SendItem, failed};
-use crate::sys::{ContextKey, CqKey, DeviceEvent, WorkCompletion, event, status};
+use crate::sys::{Batch, ContextKey, CqKey, DeviceEvent, WorkCompletion, event, status};
 use crate::words::{
     event_reason, not_closed, queue_failed, recv_reason, send_reason, stopped_by_request,
 };
@@ -54,33 +55,44 @@ impl Verbs {
 
     /// Takes completions, up to a limit. Returns whether there were any.
     pub(super) fn reap(&mut self, events: &mut Vec<Event>) -> bool {
-        let mut found = std::mem::take(&mut self.found);
-        for (number, adapter) in (0..).zip(&mut self.adapters) {
-            let Some(adapter) = adapter else { continue };
-            let rxe = adapter.is_rxe();
-            for queue in adapter.queues.iter_mut().filter(|queue| !queue.failed) {
-                let of = queue.shared.then_some(AdapterId(number));
+        // A call from within finds a batch without room, and takes none.
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut any = false;
+        for adapter in (0..).map(AdapterId).take(self.adapters.len()) {
+            let queues = self.adapter(adapter).map_or(0, |it| it.queues.len());
+            for queue in 0..queues {
                 for _ in 0..BATCHES {
-                    let count = queue.cq.poll(&mut self.batch);
-                    if count == 0 {
+                    if !self.take_completions(adapter, queue, &mut batch) {
                         break;
                     }
-                    queue.arming.used();
-                    found.extend(self.batch.iter(rxe).map(|one| (of, one)));
-                    if !self.batch.was_full() {
+                    any = true;
+                    for one in batch.iter() {
+                        self.on_completion(adapter, &one, events);
+                    }
+                    if !batch.was_full() {
                         break;
                     }
                 }
             }
         }
-        let any = !found.is_empty();
-        for (shared, one) in found.drain(..) {
-            match shared {
-                Some(adapter) => self.on_shared(adapter, &one, events),
-                None => self.on_completion(&one, events),
-            }
+        self.batch = batch;
+        any
+    }
+
+    /// Takes completions of one queue. Returns whether there were any.
+    fn take_completions(&mut self, id: AdapterId, number: usize, batch: &mut Batch) -> bool {
+        let Some(adapter) = self.adapter(id) else {
+            return false;
+        };
+        let rxe = adapter.is_rxe();
+        let queue = adapter.queues.get_mut(number);
+        let Some(queue) = queue.filter(|queue| !queue.failed) else {
+            return false;
+        };
+        let any = queue.cq.poll(batch, rxe);
+        if any {
+            queue.arming.used();
         }
-        self.found = found;
         any
     }
 
@@ -258,7 +270,8 @@ impl Verbs {
             return;
         };
         queue.failed = true;
-        let shared = queue.shared;
+        let receives = adapter.receives.as_ref();
+        let shared = receives.is_some_and(|receives| receives.queue == number);
         let reason = queue_failed(&adapter.name);
         tracing::error!(device = adapter.name, "{reason}");
         let on_it = self.conns.iter_mut().filter(|conn| {
@@ -272,7 +285,11 @@ impl Verbs {
         }
     }
 
-    fn on_completion(&mut self, wc: &WorkCompletion, events: &mut Vec<Event>) {
+    #[inline]
+    fn on_completion(&mut self, of: AdapterId, wc: &WorkCompletion, events: &mut Vec<Event>) {
+        if let Some(number) = WorkId::shared(wc.id) {
+            return self.on_shared(of, number, wc, events);
+        }
         let id = WorkId::parse(wc.id);
         let Some(conn) = self.conns.of_work(id) else {
             // Completion of a destroyed queue pair.
@@ -287,6 +304,7 @@ impl Verbs {
     }
 
     /// The outcome for the completion of a receive.
+    #[inline]
     pub(super) fn recv_outcome(
         &mut self,
         qp: QpId,
@@ -296,23 +314,31 @@ impl Verbs {
         let outcome = self.outcome(qp, wc, recv_reason, events);
         if outcome.is_success() {
             self.establish_by_message(qp, events);
-            if let Some(reason) = self.check_invalidated(qp, wc) {
-                let outcome = failed(&reason);
-                self.fail_own(qp, reason);
-                return outcome;
+            if let Some(key) = wc.invalidated
+                && !self.invalidated_by_peer(qp, RemoteKey(key))
+            {
+                return self.refuse_invalidation(qp, key);
             }
         }
         outcome
     }
 
+    #[inline]
     fn on_received(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
         let outcome = self.recv_outcome(qp, wc, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
+        let (len, invalidated) = (wc.len as usize, wc.invalidated.map(RemoteKey));
+        if outcome.is_success()
+            && let Some(mut item) = conn.recvs.take_oldest(number)
+        {
+            (item.len, item.invalidated) = (len, invalidated);
+            events.push(Event::Received(received(qp, item, outcome)));
+            return;
+        }
         if let Some(item) = conn.recvs.get_mut(number) {
-            item.len = wc.len as usize;
-            item.invalidated = wc.invalidated.map(RemoteKey);
+            (item.len, item.invalidated) = (len, invalidated);
         }
         conn.recvs.complete(number, outcome);
         while let Some((item, outcome)) = conn.recvs.pop() {
@@ -320,58 +346,55 @@ impl Verbs {
         }
     }
 
-    /// Checks that a message invalidated only keys of its sender.
-    fn check_invalidated(&mut self, qp: QpId, wc: &WorkCompletion) -> Option<CloseReason> {
-        let key = wc.invalidated?;
-        if self.invalidated_by_peer(qp, RemoteKey(key)) {
-            return None;
-        }
-        Some(CloseReason::PeerFault(Fault {
+    /// Ends a queue pair whose peer invalidated a key that it does not have.
+    #[cold]
+    fn refuse_invalidation(&mut self, qp: QpId, key: u32) -> Outcome {
+        let reason = CloseReason::PeerFault(Fault {
             layer: "transport",
             code: u16::try_from(status::REM_INV_REQ).unwrap_or(u16::MAX),
             text: format!(
                 "a message invalidates key {key:#010x}, which is not exposed to its sender"
             ),
-        }))
+        });
+        let outcome = failed(&reason);
+        self.fail_own(qp, reason);
+        outcome
     }
 
+    #[inline]
     fn on_sent(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
         let outcome = self.outcome(qp, wc, send_reason, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
         conn.sends.complete(number, outcome);
-        while let Some(conn) = self.conns.get_mut(qp)
-            && conn.stuck.is_none()
-            && let Some((mut item, outcome)) = conn.sends.pop()
+        while conn.stuck.is_none()
+            && let Some((item, outcome)) = conn.sends.pop()
         {
-            if let Err(error) = item.close_sink() {
+            if let Err(error) = conn.close_kept(&item) {
                 conn.stuck = Some((item, outcome));
                 self.fail_own(qp, not_closed(&error));
-                break;
+                return self.drained(qp);
+            }
+            let done = outcome.is_success();
+            match item {
+                SendItem::Work { entries, .. } => conn.work = conn.work.saturating_sub(entries),
+                _ => conn.internal = conn.internal.saturating_sub(1),
             }
             match item {
-                SendItem::Work { .. } => conn.work = conn.work.saturating_sub(1),
-                SendItem::Bind(key) => {
-                    conn.internal = conn.internal.saturating_sub(1);
-                    if outcome.is_success() {
-                        self.window_opened(key);
-                    }
-                }
-                SendItem::Nudge => conn.internal = conn.internal.saturating_sub(1),
-                SendItem::Invalidate(key) => {
-                    conn.internal = conn.internal.saturating_sub(1);
-                    if outcome.is_success() {
-                        self.window_closed(key);
-                    }
-                }
+                SendItem::Bind(key) if done => window_opened(&mut self.exposed, key),
+                SendItem::Invalidate(key) if done => window_closed(&mut self.exposed, key),
+                _ => {}
             }
-            events.extend(completion(qp, item, outcome));
+            if let Some(event) = completion(qp, item, outcome) {
+                events.push(event);
+            }
         }
         self.drained(qp);
     }
 
     /// The outcome of a completion for its work, and for its queue pair if it failed.
+    #[inline]
     fn outcome(
         &mut self,
         qp: QpId,
@@ -382,7 +405,17 @@ impl Verbs {
         if wc.status == status::SUCCESS {
             return Outcome::Success;
         }
-        match reason_of(wc.status, wc.vendor_error) {
+        self.unsuccessful(qp, reason_of(wc.status, wc.vendor_error), events)
+    }
+
+    #[cold]
+    fn unsuccessful(
+        &mut self,
+        qp: QpId,
+        reason: Option<CloseReason>,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        match reason {
             Some(reason) => {
                 let outcome = failed(&reason);
                 self.fail_own(qp, reason);

@@ -2,9 +2,10 @@
 
 use std::io;
 
-use nvmeof_memory::Buf;
+use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
-    CloseReason, PostError, QpId, Refused, RemoteSlice, Rights, Tag, Work, WorkKind, explain,
+    CloseReason, Inline, PostError, QpId, Refused, RemoteSlice, Rights, Tag, Work, WorkKind,
+    WriteAndSend, explain,
 };
 
 use super::Verbs;
@@ -12,7 +13,7 @@ use crate::adapter::Adapter;
 use crate::conn::{Conn, Phase, WorkId, log_peer};
 use crate::domain::Domain;
 use crate::link::Link;
-use crate::outstanding::{RecvItem, SendItem};
+use crate::outstanding::{Kept, RecvItem, SendItem};
 use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
 
@@ -24,12 +25,13 @@ pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> 
 
 impl Verbs {
     pub(super) fn queue_recv(&mut self, qp: QpId, tag: Tag, buf: Buf) -> Result<(), Refused<Buf>> {
-        if let Err(why) = self.check_recv(qp, &buf) {
-            return Err(Refused { why, back: buf });
-        }
         let Some(conn) = self.conns.get_mut(qp) else {
             let why = PostError::Closed;
             return Err(Refused { why, back: buf });
+        };
+        let place = match check_recv(&self.adapters, &self.regions, conn, &buf) {
+            Ok(place) => place,
+            Err(why) => return Err(Refused { why, back: buf }),
         };
         let item = RecvItem {
             tag,
@@ -38,35 +40,13 @@ impl Verbs {
             invalidated: None,
         };
         let number = conn.recvs.push(item, true);
-        // Together with requests that wait, and before them. Without any, it is posted at once,
-        // because a message for it may be in flight already.
-        if chain_recv(&self.adapters, conn, number) {
-            let is_full = conn.link.as_ref().is_some_and(|it| it.recv_chain.is_full());
-            if is_full || !conn.listed {
+        if let (Some(link), Some(place)) = (&mut conn.link, place) {
+            chain_recv(link, qp, number, place);
+            // Together with requests that wait, and before them. Without any, it is posted at
+            // once, because a message for it may be in flight already.
+            if link.recv_chain.is_full() || !conn.listed {
                 self.post_receives(qp);
             }
-        }
-        Ok(())
-    }
-
-    fn check_recv(&self, qp: QpId, buf: &Buf) -> Result<(), PostError> {
-        let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
-        match conn.phase {
-            Phase::Draining | Phase::Ending | Phase::Requested => {
-                return Err(conn.phase.refusal());
-            }
-            _ if conn.draws.is_some() => {
-                let state = "using a shared receive queue";
-                return Err(PostError::WrongState { state });
-            }
-            _ => {}
-        }
-        let depth = conn.config.recvs;
-        if conn.recvs.len() >= depth as usize {
-            return Err(PostError::QueueFull { depth });
-        }
-        if !self.is_registered(buf) {
-            return Err(PostError::NotRegistered);
         }
         Ok(())
     }
@@ -77,18 +57,19 @@ impl Verbs {
         tag: Tag,
         work: Work,
     ) -> Result<(), Refused<Work>> {
-        if let Err(why) = self.check_work(qp, &work) {
-            return Err(Refused { why, back: work });
-        }
-        self.make_room(qp);
+        self.make_room(qp, 1);
         let Some(conn) = self.conns.get_mut(qp) else {
             let why = PostError::Closed;
             return Err(Refused { why, back: work });
         };
-        match chain_work(&self.adapters, conn, tag, work) {
+        let segment = match check_work(&self.adapters, conn, &work) {
+            Ok(segment) => segment,
+            Err(why) => return Err(Refused { why, back: work }),
+        };
+        match chain_work(&self.adapters, conn, tag, work, segment) {
             Ok(()) => {
                 conn.work += 1;
-                self.list(qp);
+                list(&mut self.listed, conn);
                 Ok(())
             }
             Err(back) => {
@@ -98,51 +79,68 @@ impl Verbs {
         }
     }
 
-    fn check_work(&self, qp: QpId, work: &Work) -> Result<(), PostError> {
-        let conn = self.conns.get(qp).ok_or(PostError::Closed)?;
-        if conn.phase != Phase::Running {
-            return Err(conn.phase.refusal());
+    /// Queues an RDMA Write and its Send as one entry with one completion, that of the Send.
+    pub(super) fn queue_response(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        answer: WriteAndSend,
+    ) -> Result<(), PostError> {
+        self.make_room(qp, 2);
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        check_entries(conn, 2)?;
+        let link = conn.link.as_mut().ok_or(PostError::Closed)?;
+        // On iWARP both may be signaled (see `chain`), and the head is not inline.
+        if link.iwarp || answer.head.len() > link.inline {
+            return self.queue_separately(qp, tag, answer);
         }
-        let depth = conn.config.sends;
-        if conn.work >= depth {
-            return Err(PostError::QueueFull { depth });
-        }
-        // The negotiated number of Reads is 0: this one would wait for ever.
-        if work.kind() == WorkKind::Read && conn.reads_out == 0 {
-            return Err(PostError::QueueFull { depth: 0 });
-        }
-        let registered = match work {
-            Work::Send { body: None, .. } => true,
-            Work::Send {
-                body: Some(buf), ..
-            }
-            | Work::Write { local: buf, .. }
-            | Work::Read { local: buf, .. } => self.is_registered(buf),
+        let (local, remote) = (answer.local, answer.remote);
+        let segment = local_segment(&self.adapters, link, &local)?;
+        check_length(local.len(), link.max_message.min(remote.len))?;
+        let item = SendItem::Work {
+            tag,
+            kind: WorkKind::Send,
+            buf: Some(local),
+            entries: 2,
+            keeps: false,
         };
-        if !registered {
-            return Err(PostError::NotRegistered);
-        }
-        let most = conn.link.as_ref().map_or(0, |link| link.max_message);
-        let max = self.config.limits.max_message.min(most) as usize;
-        let max = match work {
-            Work::Send { .. } => max,
-            Work::Write { remote, .. } | Work::Read { remote, .. } => max.min(remote.len as usize),
-        };
-        let len = work.len();
-        if len > max {
-            return Err(PostError::TooLong { len, max });
-        }
+        let id = WorkId::of(qp, false, conn.sends.push(item, false));
+        // The Write is never the last of a chain, so it completes only if it fails.
+        link.send_chain.push(SendRequest {
+            id,
+            signalled: false,
+            op: SendOp::Write {
+                payload: Payload::Memory([segment, None]),
+                addr: remote.addr,
+                key: remote.key.0,
+            },
+        });
+        link.send_chain.push(SendRequest {
+            id,
+            signalled: false,
+            op: SendOp::Send {
+                payload: inline(&answer.head),
+                invalidate: answer.invalidate.map(|key| key.0),
+                solicited: false,
+            },
+        });
+        conn.work += 2;
+        list(&mut self.listed, conn);
         Ok(())
     }
 
-    /// Adds the queue pair to those whose chain the next submit or poll posts.
-    pub(super) fn list(&mut self, qp: QpId) {
-        if let Some(conn) = self.conns.get_mut(qp)
-            && !conn.listed
-        {
-            conn.listed = true;
-            self.listed.push(qp);
+    #[cold]
+    fn queue_separately(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        answer: WriteAndSend,
+    ) -> Result<(), PostError> {
+        for work in answer.into_works() {
+            self.queue_work(qp, tag, work)
+                .map_err(|refused| refused.why)?;
         }
+        Ok(())
     }
 
     /// Posts all chains that are not empty.
@@ -163,9 +161,10 @@ impl Verbs {
         self.listed = listed;
     }
 
-    /// Makes room for one more request in the chain.
-    pub(super) fn make_room(&mut self, qp: QpId) {
-        let full = |link: &Link| link.send_chain.is_full();
+    /// Makes room for `count` more requests in the chain.
+    #[inline]
+    pub(super) fn make_room(&mut self, qp: QpId, count: usize) {
+        let full = |link: &Link| link.send_chain.is_full_for(count);
         let conn = self.conns.get(qp);
         if conn.and_then(|conn| conn.link.as_ref()).is_some_and(full) {
             self.post_chain(qp);
@@ -200,24 +199,124 @@ impl Verbs {
     }
 }
 
-/// Chains a receive if the queue pair exists already. Returns whether it does.
-fn chain_recv(adapters: &[Option<Adapter>], conn: &mut Conn, number: u64) -> bool {
-    let (Some(link), Some(item)) = (&mut conn.link, conn.recvs.get(number)) else {
-        return false;
+/// Adds a queue pair to those whose chains the next submit or poll posts.
+#[inline]
+pub(super) fn list(listed: &mut Vec<QpId>, conn: &mut Conn) {
+    if !conn.listed {
+        conn.listed = true;
+        listed.push(conn.id);
+    }
+}
+
+/// Returns the view of `buf` for the device if the queue pair exists already.
+fn check_recv(
+    adapters: &[Option<Adapter>],
+    regions: &[Region],
+    conn: &Conn,
+    buf: &Buf,
+) -> Result<Option<Segment>, PostError> {
+    match conn.phase {
+        Phase::Draining | Phase::Ending | Phase::Requested => {
+            return Err(conn.phase.refusal());
+        }
+        _ if conn.draws.is_some() => {
+            let state = "using a shared receive queue";
+            return Err(PostError::WrongState { state });
+        }
+        _ => {}
+    }
+    let depth = conn.config.recvs;
+    if conn.recvs.len() >= depth as usize {
+        return Err(PostError::QueueFull { depth });
+    }
+    let Some(link) = &conn.link else {
+        let region = buf.region();
+        let is_registered = regions.iter().any(|one| one.id() == region);
+        return match is_registered {
+            true => Ok(None),
+            false => Err(PostError::NotRegistered),
+        };
     };
-    let room = domain_of(adapters, link).and_then(|domain| domain.room(&item.buf));
+    let place = domain_of(adapters, link).and_then(|domain| domain.room(buf));
+    place.map(Some).ok_or(PostError::NotRegistered)
+}
+
+/// Returns the local view for the device; `None` if it is empty.
+fn check_work(
+    adapters: &[Option<Adapter>],
+    conn: &Conn,
+    work: &Work,
+) -> Result<Option<Segment>, PostError> {
+    check_entries(conn, 1)?;
+    // The negotiated number of Reads is 0: this one would wait for ever.
+    if work.kind() == WorkKind::Read && conn.reads_out == 0 {
+        return Err(PostError::QueueFull { depth: 0 });
+    }
+    let link = conn.link.as_ref().ok_or(PostError::Closed)?;
+    let segment = match work.buf() {
+        Some(buf) => local_segment(adapters, link, buf)?,
+        None => None,
+    };
+    let max = match work {
+        Work::Send { .. } => link.max_message,
+        Work::Write { remote, .. } | Work::Read { remote, .. } => link.max_message.min(remote.len),
+    };
+    check_length(work.len(), max)?;
+    Ok(segment)
+}
+
+/// Checks that the queue pair takes work, and has `count` entries for it.
+fn check_entries(conn: &Conn, count: u32) -> Result<(), PostError> {
+    if conn.phase != Phase::Running {
+        return Err(conn.phase.refusal());
+    }
+    let depth = conn.config.sends;
+    match conn.work + count > depth {
+        true => Err(PostError::QueueFull { depth }),
+        false => Ok(()),
+    }
+}
+
+fn check_length(len: usize, max: u32) -> Result<(), PostError> {
+    let max = max as usize;
+    match len > max {
+        true => Err(PostError::TooLong { len, max }),
+        false => Ok(()),
+    }
+}
+
+/// The view of `buf` for a work request; `None` if it is empty.
+fn local_segment(
+    adapters: &[Option<Adapter>],
+    link: &Link,
+    buf: &Buf,
+) -> Result<Option<Segment>, PostError> {
+    let segment = domain_of(adapters, link).and_then(|domain| domain.room(buf));
+    let segment = segment.ok_or(PostError::NotRegistered)?;
+    Ok(Some(segment).filter(|segment| segment.len > 0))
+}
+
+fn chain_recv(link: &mut Link, qp: QpId, number: u64, place: Segment) {
     // InfiniBand hardware interprets a length of 0 as 2 GiB.
-    let room = room.filter(|room| link.iwarp || room.len > 0);
-    let id = WorkId::of(conn.id, true, number);
-    link.recv_chain.push(id, room);
-    true
+    let place = Some(place).filter(|place| link.iwarp || place.len > 0);
+    link.recv_chain.push(WorkId::of(qp, true, number), place);
 }
 
 /// Posts the receives that were queued before the queue pair was created.
 pub(super) fn post_early_recvs(adapters: &[Option<Adapter>], conn: &mut Conn) -> io::Result<()> {
-    let numbers: Vec<u64> = conn.recvs.iter().map(|(number, _)| number).collect();
-    for number in numbers {
-        chain_recv(adapters, conn, number);
+    let Some(link) = &conn.link else {
+        return Ok(());
+    };
+    let domain = domain_of(adapters, link);
+    let places = conn.recvs.iter().map(|(number, item)| {
+        let place = domain.and_then(|domain| domain.room(&item.buf));
+        Some((number, place?))
+    });
+    let places: Option<Vec<(u64, Segment)>> = places.collect();
+    for (number, place) in places.ok_or(io::ErrorKind::NotFound)? {
+        if let Some(link) = &mut conn.link {
+            chain_recv(link, conn.id, number, place);
+        }
         let full = |link: &Link| link.recv_chain.is_full();
         if conn.link.as_ref().is_some_and(full) {
             post_recvs(conn)?;
@@ -261,48 +360,97 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     }
 }
 
-/// Records the caller's work and chains it.
+/// Records the caller's work, whose local view is `segment`, and chains it.
 fn chain_work(
     adapters: &[Option<Adapter>],
     conn: &mut Conn,
     tag: Tag,
     work: Work,
+    segment: Option<Segment>,
 ) -> Result<(), Work> {
-    let kind = work.kind();
+    let (kind, link) = (work.kind(), conn.link.as_ref());
     match work {
-        Work::Send { .. } => return chain_send(adapters, conn, tag, work),
+        Work::Send {
+            head,
+            body,
+            invalidate,
+            solicited,
+        } => {
+            let op = |payload| SendOp::Send {
+                payload,
+                invalidate: invalidate.map(|key| key.0),
+                solicited,
+            };
+            let total = head.len() + body.as_ref().map_or(0, |body| body.len());
+            // Linux siw supports no inline data in a Send with Invalidate.
+            let fits = |link: &Link| total <= link.inline && !(link.iwarp && invalidate.is_some());
+            if link.is_some_and(fits) {
+                let bytes = body.as_ref().map(|body| joined(&head, body));
+                let bytes = bytes.as_ref().unwrap_or(head.array());
+                let len = u32::try_from(total).unwrap_or(0);
+                let op = op(Payload::Inline { bytes, len });
+                chain(conn, caller_item(tag, kind, body), op, false);
+                return Ok(());
+            }
+            let Some(first) = keep_head(conn, &head) else {
+                return Err(Work::Send {
+                    head,
+                    body,
+                    invalidate,
+                    solicited,
+                });
+            };
+            let op = op(Payload::Memory([first, segment]));
+            let mut item = caller_item(tag, kind, body);
+            if let SendItem::Work { keeps, .. } = &mut item {
+                *keeps = first.is_some();
+            }
+            chain(conn, item, op, false);
+        }
         Work::Write { local, remote } => {
-            let link = conn.link.as_ref();
             let short = link.is_some_and(|link| local.len() <= link.inline);
-            let mut bytes = [0; INLINE];
-            let payload = if short {
-                let bytes = bytes.get_mut(..local.len()).unwrap_or_default();
-                bytes.copy_from_slice(&local);
-                Payload::Inline(bytes)
-            } else {
-                let domain = link.and_then(|link| domain_of(adapters, link));
-                let Some(segment) = domain.and_then(|domain| domain.segment(&local)) else {
-                    return Err(Work::Write { local, remote });
-                };
-                Payload::Memory([segment, None])
+            let bytes = short.then(|| joined(&local, &[]));
+            let len = u32::try_from(local.len()).unwrap_or(0);
+            let payload = match &bytes {
+                Some(bytes) => Payload::Inline { bytes, len },
+                None => Payload::Memory([segment, None]),
             };
             let op = SendOp::Write {
                 payload,
                 addr: remote.addr,
                 key: remote.key.0,
             };
-            let item = SendItem::Work {
-                tag,
-                kind,
-                sink: None,
-                buf: Some(local),
-                _head: None,
-            };
-            chain(conn, item, op, false);
+            chain(conn, caller_item(tag, kind, Some(local)), op, false);
         }
-        Work::Read { local, remote } => return chain_read(adapters, conn, tag, local, remote),
+        Work::Read { local, remote } => {
+            return chain_read(adapters, conn, tag, local, remote, segment);
+        }
     }
     Ok(())
+}
+
+/// An item with one entry and no further memory.
+fn caller_item(tag: Tag, kind: WorkKind, buf: Option<Buf>) -> SendItem {
+    SendItem::Work {
+        tag,
+        kind,
+        buf,
+        entries: 1,
+        keeps: false,
+    }
+}
+
+/// A registered copy of a head, which the next item keeps. The outer `None`: there is no memory
+/// for it.
+fn keep_head(conn: &mut Conn, head: &[u8]) -> Option<Option<Segment>> {
+    if head.is_empty() {
+        return Some(None);
+    }
+    let link = conn.link.as_ref()?;
+    let copied = link.heads.copy(head)?;
+    let segment = link.heads.segment(&copied)?;
+    conn.kept.push_back(Kept::Head(copied));
+    Some(Some(segment))
 }
 
 fn chain_read(
@@ -311,136 +459,66 @@ fn chain_read(
     tag: Tag,
     local: Buf,
     remote: RemoteSlice,
+    segment: Option<Segment>,
 ) -> Result<(), Work> {
-    let link = conn.link.as_ref();
-    let sink = link.ok_or_else(|| io::ErrorKind::NotConnected.into());
-    let sink = sink.and_then(|link| read_sink(adapters, link, &local));
-    let Sink {
-        opened,
-        segment,
-        iwarp,
-    } = match sink {
-        Ok(sink) => sink,
-        Err(error) => {
-            let error = explain(&error);
-            log_peer!(
-                warn,
-                conn,
-                "memory for an RDMA Read cannot be registered: {error}"
-            );
-            return Err(Work::Read { local, remote });
-        }
-    };
     let (addr, key) = (remote.addr, remote.key.0);
-    // iWARP needs memory for each Read (RFC 5040, section 4.4): one of no bytes is replaced
-    // by an empty Write, which exposes nothing.
-    let nothing = iwarp && segment.is_none();
-    let op = if nothing {
-        SendOp::Write {
-            payload: Payload::Inline(&[]),
-            addr,
-            key,
+    let iwarp = conn.link.as_ref().is_some_and(|link| link.iwarp);
+    let mut item = caller_item(tag, WorkKind::Read, None);
+    let (op, signalled) = match segment {
+        Some(_) if iwarp => match open_sink(adapters, conn, &local) {
+            Ok(sink) => {
+                if let SendItem::Work { keeps, .. } = &mut item {
+                    *keeps = true;
+                }
+                let local = Some(sink);
+                (SendOp::Read { local, addr, key }, true)
+            }
+            Err(error) => {
+                let error = explain(&error);
+                log_peer!(
+                    warn,
+                    conn,
+                    "memory for an RDMA Read cannot be registered: {error}"
+                );
+                return Err(Work::Read { local, remote });
+            }
+        },
+        // iWARP needs memory for each Read (RFC 5040, section 4.4): one of no bytes is replaced
+        // by an empty Write, which exposes nothing.
+        None if iwarp => {
+            let payload = Payload::NOTHING;
+            (SendOp::Write { payload, addr, key }, false)
         }
-    } else {
-        SendOp::Read {
-            local: segment,
-            addr,
-            key,
-        }
+        local => (SendOp::Read { local, addr, key }, true),
     };
-    let item = SendItem::Work {
-        tag,
-        kind: WorkKind::Read,
-        sink: opened,
-        buf: Some(local),
-        _head: None,
-    };
-    chain(conn, item, op, !nothing);
+    if let SendItem::Work { buf, .. } = &mut item {
+        *buf = Some(local);
+    }
+    chain(conn, item, op, signalled);
     Ok(())
 }
 
-fn chain_send(
-    adapters: &[Option<Adapter>],
-    conn: &mut Conn,
-    tag: Tag,
-    work: Work,
-) -> Result<(), Work> {
-    let Work::Send {
-        head,
-        body,
-        invalidate,
-        solicited,
-    } = work
-    else {
-        return Err(work);
-    };
-    let total = head.len() + body.as_ref().map_or(0, |body| body.len());
-    let link = conn.link.as_ref();
-    // Linux siw supports no inline data in a Send with Invalidate.
-    let inline =
-        link.is_some_and(|link| total <= link.inline && !(link.iwarp && invalidate.is_some()));
-    let placed = link.and_then(|link| {
-        if inline {
-            return Some((None, [None; 2]));
-        }
-        let copied = if head.is_empty() {
-            None
-        } else {
-            Some(link.heads.copy(&head)?)
-        };
-        let domain = domain_of(adapters, link)?;
-        let body = body.as_ref().and_then(|body| domain.segment(body));
-        let first = copied
-            .as_ref()
-            .and_then(|copied| link.heads.segment(copied));
-        Some((copied, [first, body.flatten()]))
-    });
-    let Some((copied, parts)) = placed else {
-        return Err(Work::Send {
-            head,
-            body,
-            invalidate,
-            solicited,
-        });
-    };
+/// `head` and `body` of a short message.
+fn joined(head: &[u8], body: &[u8]) -> [u8; INLINE] {
     let mut bytes = [0; INLINE];
-    let payload = if inline {
-        Payload::Inline(copy_inline(
-            &head,
-            body.as_deref().unwrap_or_default(),
-            &mut bytes,
-        ))
-    } else {
-        Payload::Memory(parts)
-    };
-    let op = SendOp::Send {
-        payload,
-        invalidate: invalidate.map(|key| key.0),
-        solicited,
-    };
-    let item = SendItem::Work {
-        tag,
-        kind: WorkKind::Send,
-        sink: None,
-        buf: body,
-        _head: copied,
-    };
-    chain(conn, item, op, false);
-    Ok(())
-}
-
-/// The inline data of a message: `head` and `body`, copied to `bytes`.
-fn copy_inline<'a>(head: &[u8], body: &[u8], bytes: &'a mut [u8; INLINE]) -> &'a [u8] {
-    let mut len = 0;
     for (place, byte) in bytes.iter_mut().zip(head.iter().chain(body)) {
         *place = *byte;
-        len += 1;
     }
-    bytes.get(..len).unwrap_or_default()
+    bytes
+}
+
+/// A head as inline data.
+fn inline(head: &Inline) -> Payload<'_> {
+    let len = u32::try_from(head.len()).unwrap_or(0);
+    Payload::Inline {
+        bytes: head.array(),
+        len,
+    }
 }
 
 /// Records a request and adds it to the chain, which must have room. `signalled` reads are
-/// completed only by their own completion.
+/// completed only by their own completion. Inlined, because callers know the operation.
+#[inline(always)]
 pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signalled: bool) {
     let alone = signalled && matches!(op, SendOp::Read { .. });
     let number = conn.sends.push(item, alone);
@@ -460,27 +538,13 @@ pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signall
     }
 }
 
-/// Destination of an RDMA Read.
-struct Sink {
-    opened: Option<MemoryRegion>,
-    segment: Option<Segment>,
-    iwarp: bool,
-}
-
 /// On iWARP a peer responds to an RDMA Read by writing to a key, so exactly the destination
 /// is exposed to it for the duration of the Read (RFC 5040, section 4.4). That costs two
-/// system calls per Read, but exposes nothing else. Other devices need nothing.
-fn read_sink(adapters: &[Option<Adapter>], link: &Link, local: &Buf) -> io::Result<Sink> {
+/// system calls per Read, but exposes nothing else. The next item keeps the registration.
+fn open_sink(adapters: &[Option<Adapter>], conn: &mut Conn, local: &Buf) -> io::Result<Segment> {
     let unknown = || io::Error::from(io::ErrorKind::NotFound);
+    let link = conn.link.as_ref().ok_or_else(unknown)?;
     let domain = domain_of(adapters, link).ok_or_else(unknown)?;
-    let iwarp = link.iwarp;
-    if !iwarp || local.is_empty() {
-        return Ok(Sink {
-            opened: None,
-            segment: domain.segment(local).ok_or_else(unknown)?,
-            iwarp,
-        });
-    }
     let region = domain.region_of(local).ok_or_else(unknown)?;
     let piece = Piece {
         offset: local.region_offset(),
@@ -492,17 +556,14 @@ fn read_sink(adapters: &[Option<Adapter>], link: &Link, local: &Buf) -> io::Resu
         unsafe_code,
         reason = "the buffer is the provider's until it is closed"
     )]
-    // SAFETY: the caller keeps `local`, whose view this is, with the returned value, and
-    // closes that first.
+    // SAFETY: the caller keeps `local`, whose view this is, with the registration, and closes
+    // that first.
     let opened = unsafe { MemoryRegion::remote(domain.pd(), region.region(), piece, rights) }?;
     let segment = Segment {
         addr: opened.name_of(local.region_offset()),
         len: u32::try_from(local.len()).map_err(|_| unknown())?,
         key: opened.local_key(),
     };
-    Ok(Sink {
-        opened: Some(opened),
-        segment: Some(segment),
-        iwarp,
-    })
+    conn.kept.push_back(Kept::Sink(opened));
+    Ok(segment)
 }

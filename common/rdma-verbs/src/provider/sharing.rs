@@ -90,7 +90,6 @@ impl Verbs {
         tag: Tag,
         buf: Buf,
     ) -> Result<(), (PostError, Buf)> {
-        let registered = self.is_registered(&buf);
         let of = |one: &Adapter| one.receives.as_ref().is_some_and(|it| it.is.srq == srq);
         let mut adapters = (0..).zip(&mut self.adapters);
         let adapter = adapters.find_map(|(number, one)| {
@@ -108,16 +107,13 @@ impl Verbs {
             return Err((PostError::QueueFull { depth }, buf));
         }
         let domain = adapter.shared.as_ref();
-        let Some(domain) = domain.filter(|domain| registered && domain.room(&buf).is_some()) else {
+        let Some(room) = domain.and_then(|domain| domain.room(&buf)) else {
             return Err((PostError::NotRegistered, buf));
         };
         // Like receives of a queue pair.
-        let id = AdapterId(number);
-        receives
-            .queue(tag, buf, domain)
-            .map_err(|buf| (PostError::NotRegistered, buf))?;
+        receives.queue(tag, buf, room);
         if receives.is_chain_full() || self.listed.is_empty() {
-            self.post_shared(id);
+            self.post_shared(AdapterId(number));
         } else {
             self.has_shared = true;
         }
@@ -165,6 +161,7 @@ impl Verbs {
     pub(super) fn on_shared(
         &mut self,
         id: AdapterId,
+        number: u64,
         wc: &WorkCompletion,
         events: &mut Vec<Event>,
     ) {
@@ -172,7 +169,7 @@ impl Verbs {
             return;
         };
         let qp = receives.user(wc.qp);
-        let item = receives.take(wc.id);
+        let item = receives.take(number);
         let (Some(qp), Some(mut item)) = (qp, item) else {
             tracing::error!(
                 qp = wc.qp,

@@ -29,13 +29,31 @@ pub(crate) struct Segment {
     pub(crate) key: u32,
 }
 
+impl Segment {
+    fn raw(self) -> ibv_sge {
+        ibv_sge {
+            addr: self.addr,
+            length: self.len,
+            lkey: self.key,
+        }
+    }
+}
+
 /// Location of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Payload<'a> {
-    /// At most [`INLINE`] bytes, copied into the request.
-    Inline(&'a [u8]),
+    /// The first `len` bytes, copied into the request.
+    Inline { bytes: &'a [u8; INLINE], len: u32 },
     /// In registered memory, in this order.
     Memory([Option<Segment>; 2]),
+}
+
+impl Payload<'_> {
+    /// No bytes, and no segment.
+    pub(crate) const NOTHING: Self = Self::Inline {
+        bytes: &[0; INLINE],
+        len: 0,
+    };
 }
 
 /// Operation of a request.
@@ -90,11 +108,16 @@ pub(crate) struct SendRequest<'a> {
     pub(crate) op: SendOp<'a>,
 }
 
+/// A work request, and what it points to.
+struct SendSlot {
+    raw: ibv_send_wr,
+    segments: [ibv_sge; 2],
+    inline: [u8; INLINE],
+}
+
 /// Work requests for a send queue.
 pub(crate) struct SendChain {
-    requests: Box<[ibv_send_wr]>,
-    segments: Box<[[ibv_sge; 2]]>,
-    inline: Box<[[u8; INLINE]]>,
+    slots: Box<[SendSlot]>,
     count: usize,
     /// Objects to which the requests have pointers, and the window's new key.
     named: Vec<(Arc<MemoryWindow>, Arc<MemoryRegion>, u32)>,
@@ -120,35 +143,36 @@ const NO_SEGMENT: ibv_sge = ibv_sge {
 
 impl SendChain {
     pub(crate) fn new() -> Self {
-        let requests = (0..CHAIN)
-            // SAFETY: a work request is numbers and pointers, for which zero
-            // is a value.
-            .map(|_| unsafe { std::mem::zeroed() })
-            .collect();
+        let slots = (0..CHAIN).map(|_| SendSlot {
+            // SAFETY: a work request is numbers and pointers, for which zero is a value.
+            raw: unsafe { std::mem::zeroed() },
+            segments: [NO_SEGMENT; 2],
+            inline: [0; INLINE],
+        });
         Self {
-            requests,
-            segments: vec![[NO_SEGMENT; 2]; CHAIN].into_boxed_slice(),
-            inline: vec![[0; INLINE]; CHAIN].into_boxed_slice(),
+            slots: slots.collect(),
             count: 0,
             named: Vec::new(),
         }
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.count == CHAIN
+    /// Whether there is no room for `count` more requests.
+    pub(crate) fn is_full_for(&self, count: usize) -> bool {
+        self.count + count > CHAIN
     }
 
-    /// Adds a request. The chain must not be full.
+    /// Adds a request. The chain must not be full. Inlined, because callers know the operation.
+    #[inline(always)]
     pub(crate) fn push(&mut self, request: SendRequest<'_>) {
-        let index = self.count;
-        let (Some(raw), Some(segments), Some(inline)) = (
-            self.requests.get_mut(index),
-            self.segments.get_mut(index),
-            self.inline.get_mut(index),
-        ) else {
+        let Some(slot) = self.slots.get_mut(self.count) else {
             debug_assert!(false, "the chain is full");
             return;
         };
+        let SendSlot {
+            raw,
+            segments,
+            inline,
+        } = slot;
         self.count += 1;
         raw.wr_id = request.id;
         let mut flags = 0;
@@ -207,8 +231,9 @@ impl SendChain {
 
     /// Makes the last request signaled.
     pub(crate) fn signal_last(&mut self) {
-        if let Some(last) = self.requests.iter_mut().take(self.count).last() {
-            last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let last = self.count.checked_sub(1);
+        if let Some(last) = last.and_then(|last| self.slots.get_mut(last)) {
+            last.raw.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
     }
 
@@ -224,12 +249,11 @@ impl SendChain {
         if count == 0 {
             return Ok(());
         }
-        let first = link(
-            &mut self.requests,
-            &mut self.segments,
-            count,
-            |raw, segments, next| (raw.sg_list, raw.next) = (segments, next),
-        );
+        let mut first = std::ptr::null_mut();
+        for SendSlot { raw, segments, .. } in linked(&mut self.slots, count) {
+            (raw.sg_list, raw.next) = (segments.as_mut_ptr(), first);
+            first = raw;
+        }
         let mut bad = std::ptr::null_mut();
         let result = id.with_qp(|qp| {
             // SAFETY: the queue pair exists; the requests are linked up to the
@@ -268,6 +292,7 @@ fn bind(
 }
 
 /// Makes a request send `payload`; returns the flags it needs for that.
+#[inline(always)]
 fn place(
     raw: &mut ibv_send_wr,
     segments: &mut [ibv_sge; 2],
@@ -275,8 +300,9 @@ fn place(
     payload: Payload<'_>,
 ) -> libc::c_uint {
     match payload {
-        Payload::Inline(bytes) => {
-            let len = copy(inline, bytes);
+        Payload::Inline { bytes, len } => {
+            // A copy of fixed size is cheap.
+            *inline = *bytes;
             raw.num_sge = put(segments, [inline_segment(inline, len), None]);
             ibv_send_flags::IBV_SEND_INLINE.0
         }
@@ -287,19 +313,9 @@ fn place(
     }
 }
 
-/// Sets the segment pointers of the first `count` requests and links them; returns the first.
-fn link<T>(
-    requests: &mut [T],
-    segments: &mut [[ibv_sge; 2]],
-    count: usize,
-    set: impl Fn(&mut T, *mut ibv_sge, *mut T),
-) -> *mut T {
-    let mut next = std::ptr::null_mut();
-    for (raw, segments) in requests.iter_mut().zip(segments).take(count).rev() {
-        set(raw, segments.as_mut_ptr(), next);
-        next = raw;
-    }
-    next
+/// The first `count` requests, the last one first. (`take(count).rev()` visits the others too.)
+fn linked<T>(slots: &mut [T], count: usize) -> impl Iterator<Item = &mut T> {
+    slots.get_mut(..count).unwrap_or_default().iter_mut().rev()
 }
 
 fn remote(addr: u64, key: u32) -> rdma_t {
@@ -307,15 +323,6 @@ fn remote(addr: u64, key: u32) -> rdma_t {
         remote_addr: addr,
         rkey: key,
     }
-}
-
-fn copy(room: &mut [u8; INLINE], bytes: &[u8]) -> u32 {
-    let Some(place) = room.get_mut(..bytes.len()) else {
-        debug_assert!(false, "{} bytes are too many", bytes.len());
-        return 0;
-    };
-    place.copy_from_slice(bytes);
-    u32::try_from(bytes.len()).unwrap_or(0)
 }
 
 /// Inline bytes are named by their address in this process, without a key.
@@ -327,23 +334,32 @@ fn inline_segment(bytes: &[u8; INLINE], len: u32) -> Option<Segment> {
     })
 }
 
+#[inline(always)]
 fn put(room: &mut [ibv_sge; 2], parts: [Option<Segment>; 2]) -> libc::c_int {
-    let mut count = 0;
-    for (place, part) in room.iter_mut().zip(parts.into_iter().flatten()) {
-        *place = ibv_sge {
-            addr: part.addr,
-            length: part.len,
-            lkey: part.key,
-        };
-        count += 1;
+    let [first, second] = room;
+    match parts {
+        [None, None] => 0,
+        [Some(only), None] | [None, Some(only)] => {
+            *first = only.raw();
+            1
+        }
+        [Some(one), Some(other)] => {
+            *first = one.raw();
+            *second = other.raw();
+            2
+        }
     }
-    count
+}
+
+/// A receive, and what it points to.
+struct RecvSlot {
+    raw: ibv_recv_wr,
+    segments: [ibv_sge; 2],
 }
 
 /// Work requests for a receive queue.
 pub(crate) struct RecvChain {
-    requests: Box<[ibv_recv_wr]>,
-    segments: Box<[[ibv_sge; 2]]>,
+    slots: Box<[RecvSlot]>,
     count: usize,
 }
 
@@ -360,13 +376,13 @@ impl std::fmt::Debug for RecvChain {
 
 impl RecvChain {
     pub(crate) fn new() -> Self {
-        let requests = (0..CHAIN)
+        let slots = (0..CHAIN).map(|_| RecvSlot {
             // SAFETY: as for `SendChain`.
-            .map(|_| unsafe { std::mem::zeroed() })
-            .collect();
+            raw: unsafe { std::mem::zeroed() },
+            segments: [NO_SEGMENT; 2],
+        });
         Self {
-            requests,
-            segments: vec![[NO_SEGMENT; 2]; CHAIN].into_boxed_slice(),
+            slots: slots.collect(),
             count: 0,
         }
     }
@@ -380,17 +396,15 @@ impl RecvChain {
     }
 
     /// Adds a receive into `room`. The chain must not be full.
+    #[inline]
     pub(crate) fn push(&mut self, id: u64, room: Option<Segment>) {
-        let index = self.count;
-        let (Some(raw), Some(segments)) =
-            (self.requests.get_mut(index), self.segments.get_mut(index))
-        else {
+        let Some(slot) = self.slots.get_mut(self.count) else {
             debug_assert!(false, "the chain is full");
             return;
         };
         self.count += 1;
-        raw.wr_id = id;
-        raw.num_sge = put(segments, [room, None]);
+        slot.raw.wr_id = id;
+        slot.raw.num_sge = put(&mut slot.segments, [room, None]);
     }
 
     /// Posts the chain, which is empty then.
@@ -426,12 +440,11 @@ impl RecvChain {
         if count == 0 {
             return Ok(());
         }
-        let first = link(
-            &mut self.requests,
-            &mut self.segments,
-            count,
-            |raw, segments, next| (raw.sg_list, raw.next) = (segments, next),
-        );
+        let mut first = std::ptr::null_mut();
+        for RecvSlot { raw, segments } in linked(&mut self.slots, count) {
+            (raw.sg_list, raw.next) = (segments.as_mut_ptr(), first);
+            first = raw;
+        }
         let mut bad = std::ptr::null_mut();
         post(first, &raw mut bad).and_then(check)
     }

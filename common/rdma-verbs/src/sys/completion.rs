@@ -87,14 +87,17 @@ unsafe impl Sync for CompletionQueue {}
 const ACKNOWLEDGE_AT: u32 = 128;
 
 impl CompletionQueue {
-    /// Creates one for at least `size` completions, whose events contain `number`.
+    /// Creates one for at least `size` completions, whose events contain `number`. Its interrupts
+    /// use the completion vector `vector`, of as many as the device has.
     pub(crate) fn new(
         channel: &Arc<CompletionChannel>,
         size: u32,
         number: usize,
+        vector: usize,
     ) -> io::Result<Arc<Self>> {
         let size = i32::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let context = &channel.context;
+        let vector = i32::try_from(vector % context.vectors()).unwrap_or(0);
         // SAFETY: context and channel belong together; the number is no
         // pointer that anybody follows.
         let raw = unsafe {
@@ -103,7 +106,7 @@ impl CompletionQueue {
                 size,
                 std::ptr::without_provenance_mut(number),
                 channel.raw.as_ptr(),
-                0,
+                vector,
             )
         };
         let raw = NonNull::new(raw).ok_or_else(last_error)?;
@@ -151,15 +154,20 @@ impl CompletionQueue {
         debug_assert!(result == 0, "arming a completion queue: {result}");
     }
 
-    /// Takes completions into `batch`; returns how many.
-    pub(crate) fn poll(&self, batch: &mut Batch) -> usize {
+    /// Takes completions into `batch`; returns whether there were any. `rxe` says whether they
+    /// come from that driver.
+    pub(crate) fn poll(&self, batch: &mut Batch, rxe: bool) -> bool {
         let room = i32::try_from(batch.raw.len()).unwrap_or(i32::MAX);
         // SAFETY: there is room for as many completions.
         let count = unsafe { ibv_poll_cq(self.raw(), room, batch.raw.as_mut_ptr()) };
         // Negative if the driver cannot read its queue: then nothing is known, and
         // connections end by their own time-outs.
         batch.filled = usize::try_from(count).unwrap_or(0).min(batch.raw.len());
-        batch.filled
+        batch.with_key = ibv_wc_flags::IBV_WC_WITH_INV.0;
+        if rxe {
+            batch.with_key |= RXE_WITH_INVALIDATE;
+        }
+        batch.filled > 0
     }
 }
 
@@ -175,10 +183,13 @@ impl Drop for CompletionQueue {
 /// Maximum completions per poll.
 const BATCH: usize = 32;
 
-/// Room for completions.
+/// Room for completions. The default has none.
+#[derive(Default)]
 pub(crate) struct Batch {
     raw: Box<[ibv_wc]>,
     filled: usize,
+    /// Flags of a completion whose message invalidated a key.
+    with_key: libc::c_uint,
 }
 
 // SAFETY: completions are numbers.
@@ -220,7 +231,10 @@ impl Batch {
             // SAFETY: completions are numbers, for which zero is a value.
             .map(|_| unsafe { std::mem::zeroed() })
             .collect();
-        Self { raw, filled: 0 }
+        Self {
+            raw,
+            ..Self::default()
+        }
     }
 
     /// Whether there may be more than fit.
@@ -228,12 +242,9 @@ impl Batch {
         self.filled == self.raw.len()
     }
 
-    /// The completions; `rxe` says whether they come from that driver.
-    pub(crate) fn iter(&self, rxe: bool) -> impl Iterator<Item = WorkCompletion> {
-        let mut with_key = ibv_wc_flags::IBV_WC_WITH_INV.0;
-        if rxe {
-            with_key |= RXE_WITH_INVALIDATE;
-        }
+    /// The completions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
+        let with_key = self.with_key;
         self.raw.iter().take(self.filled).map(move |raw| {
             // SAFETY: both members of the union are 32-bit numbers.
             let key = unsafe { raw.imm_data_invalidated_rkey_union.invalidated_rkey };

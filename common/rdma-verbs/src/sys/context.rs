@@ -211,6 +211,13 @@ impl Context {
         })
     }
 
+    /// Number of completion vectors, at least 1.
+    pub(super) fn vectors(&self) -> usize {
+        // SAFETY: as in `ops`.
+        let vectors = unsafe { (*self.raw()).num_comp_vectors };
+        usize::try_from(vectors).unwrap_or(0).max(1)
+    }
+
     fn async_raw_fd(&self) -> RawFd {
         // SAFETY: as in `ops`.
         unsafe { (*self.raw()).async_fd }

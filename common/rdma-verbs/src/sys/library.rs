@@ -35,11 +35,14 @@ macro_rules! functions {
         pub(super) struct Functions {
             /// They are not those of rdma-core: see [`STAND_IN`].
             pub(super) stand_in: bool,
+            /// `ibv_reg_mr_iova2`, which rdma-core has since version 28.
+            pub(super) register_relaxed: Option<RegisterRelaxed>,
             $($(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
         }
 
         fn load() -> Result<Functions, Missing> {
             let mut stand_in = false;
+            let mut register_relaxed = None;
             // Checks for every function, in the order of the files.
             $(let library = open($file)?;
             $(let $name = {
@@ -54,9 +57,14 @@ macro_rules! functions {
                 unsafe { std::mem::transmute::<*mut c_void, Function>(found) }
             };)*
             stand_in |= library.find(STAND_IN).is_some();
+            register_relaxed = register_relaxed.or_else(|| {
+                let found = library.find(REGISTER_RELAXED)?.as_ptr();
+                // SAFETY: as above.
+                Some(unsafe { std::mem::transmute::<*mut c_void, RegisterRelaxed>(found) })
+            });
             // Never unloaded: the pointers are valid as long as the program runs.
             std::mem::forget(library);)*
-            Ok(Functions { stand_in, $($($name,)*)* })
+            Ok(Functions { stand_in, register_relaxed, $($($name,)*)* })
         }
     };
 }
@@ -115,6 +123,11 @@ functions! {
 /// A symbol of libraries that replace those of rdma-core in tests. Their devices do not exist
 /// for the kernel.
 const STAND_IN: &str = "nvmeof_standin\0";
+
+type RegisterRelaxed =
+    unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
+
+const REGISTER_RELAXED: &str = "ibv_reg_mr_iova2\0";
 
 /// Finds a function by its name.
 pub type Lookup = fn(&CStr) -> Option<NonNull<c_void>>;

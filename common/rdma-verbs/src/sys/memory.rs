@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Rights, explain};
 
-use super::raw::{ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd};
+use super::raw::{ACCESS_RELAXED_ORDERING, ibv_access_flags, ibv_mr, ibv_mw, ibv_mw_type, ibv_pd};
 use super::{Context, check, last_error};
 
 /// A protection domain: queue pairs reach only memory of their own.
@@ -81,6 +81,19 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: as above; a region's fields do not change.
 unsafe impl Sync for MemoryRegion {}
 
+/// The device's accesses to data may be reordered, which a bus needs for its full speed.
+///
+/// No code here depends on an order: bytes are looked at when the completion of their work
+/// request was taken, or that of a later message of the same queue pair, and by nobody before.
+/// Completion queues are the library's memory and are written without this attribute. Such a
+/// write does not pass earlier ones, whether those have it or not: a posted request may pass
+/// another one only if its own Relaxed Ordering attribute is set (PCI Express Base
+/// Specification, section 2.4.1 "Transaction Ordering Rules", entries A2a and A2b). InfiniBand
+/// promises no more without the attribute: the content of a receive or of an RDMA Write is
+/// known only from a completion (InfiniBand Architecture, volume 1, section 9.5 "Transaction
+/// Ordering").
+const RELAXED: libc::c_uint = ACCESS_RELAXED_ORDERING;
+
 impl MemoryRegion {
     /// Registers memory for local access, and for windows if `windows`.
     pub(crate) fn local(
@@ -140,18 +153,25 @@ impl MemoryRegion {
             return Err(outside());
         }
         let addr = usize::try_from(region.addr()).map_err(|_| outside())? + offset;
-        let addr = std::ptr::without_provenance_mut(addr);
-        let access = access.cast_signed();
+        let addr = std::ptr::without_provenance_mut::<libc::c_void>(addr);
         let functions = pd.context().functions();
-        let raw = match piece.named {
+        let raw = match (functions.register_relaxed, piece.named) {
             // SAFETY: the bytes lie in the region, which stays mapped as long
             // as the registration. They are touched as work requests or
             // exposures say, whose callers promise that this is allowed.
-            Some(named) => unsafe {
+            (Some(register), named) => unsafe {
+                let named = named.unwrap_or(addr.addr() as u64);
+                register(pd.raw(), addr, piece.len, named, access | RELAXED)
+            },
+            // SAFETY: as above.
+            (None, Some(named)) => unsafe {
+                let access = access.cast_signed();
                 (functions.ibv_reg_mr_iova)(pd.raw(), addr, piece.len, named, access)
             },
             // SAFETY: as above.
-            None => unsafe { (functions.ibv_reg_mr)(pd.raw(), addr, piece.len, access) },
+            (None, None) => unsafe {
+                (functions.ibv_reg_mr)(pd.raw(), addr, piece.len, access.cast_signed())
+            },
         };
         let raw = NonNull::new(raw).ok_or_else(last_error)?;
         Ok(Self {
@@ -378,6 +398,7 @@ mod tests {
     /// A domain of a device that returns [`SAID`]. `None` without the libraries.
     fn domain() -> Option<Arc<ProtectionDomain>> {
         let functions = Functions {
+            register_relaxed: None,
             ibv_alloc_pd: alloc_pd,
             ibv_dealloc_pd: dealloc_pd,
             ibv_reg_mr: reg_mr,

@@ -15,6 +15,11 @@ pub(super) use rdma_sys::{
 /// `IBV_LINK_LAYER_ETHERNET`, an anonymous enum in C.
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 
+/// `IBV_ACCESS_RELAXED_ORDERING`: "Allow system to reorder accesses to the MR to improve
+/// performance" (`ibv_reg_mr(3)`). Kernels that do not know it get requests without it only
+/// from `ibv_reg_mr_iova2`.
+pub(super) const ACCESS_RELAXED_ORDERING: libc::c_uint = 1 << 20;
+
 /// `RDMA_OPTION_ID`.
 pub(super) const OPTION_ID: libc::c_int = 0;
 /// `RDMA_OPTION_ID_TOS`, one byte.

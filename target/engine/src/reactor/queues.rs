@@ -1,6 +1,6 @@
 //! The queue pairs of one reactor: a table with generations.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub(super) struct Queues {
     entries: Vec<Entry>,
     /// The slot that was free for longest is used next, so that generations last.
     free: VecDeque<u16>,
-    /// For connection events, which carry no tag.
-    by_qp: HashMap<(usize, QpId), SlotId>,
+    /// For connection events and messages in shared receives, which carry no tag.
+    by_qp: SlotsByQp,
 }
 
 #[derive(Default)]
@@ -64,8 +64,8 @@ impl Queues {
         let generation = entry.generation;
         let id = SlotId { index, generation };
         let queue_pair = make(id);
-        self.by_qp
-            .insert((queue_pair.link.provider, queue_pair.link.qp), id);
+        let link = &queue_pair.link;
+        self.by_qp.insert(link.provider, link.qp, id);
         entry.queue_pair = Some(queue_pair);
         Some(id)
     }
@@ -88,11 +88,11 @@ impl Queues {
 
     /// The slot of the provider's queue pair.
     pub(super) fn find(&self, provider: usize, qp: QpId) -> Option<SlotId> {
-        self.by_qp.get(&(provider, qp)).copied()
+        self.by_qp.get(provider, qp)
     }
 
     pub(super) fn remove(&mut self, provider: usize, qp: QpId) -> Option<QueuePair> {
-        let id = self.by_qp.remove(&(provider, qp))?;
+        let id = self.by_qp.remove(provider, qp)?;
         let entry = self.entries.get_mut(usize::from(id.index))?;
         let mut queue_pair = entry.queue_pair.take()?;
         entry.light_guard = None;
@@ -239,10 +239,91 @@ impl Queues {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_qp.len()
+        self.by_qp.count
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.by_qp.is_empty()
+        self.by_qp.count == 0
+    }
+}
+
+/// Slots by provider and queue pair. A `QpId` has its slot at the provider in the low bits, so
+/// those index a table: a message in a shared receive needs no hash. Queue pairs with the same
+/// low bits share an entry.
+#[derive(Default)]
+struct SlotsByQp {
+    providers: Vec<Vec<Vec<(QpId, SlotId)>>>,
+    count: usize,
+}
+
+/// As many entries as there are slots.
+const LOW_BITS: u64 = 0xffff;
+
+impl SlotsByQp {
+    fn index(qp: QpId) -> usize {
+        usize::try_from(qp.0 & LOW_BITS).unwrap_or(0)
+    }
+
+    fn insert(&mut self, provider: usize, qp: QpId, id: SlotId) {
+        let index = Self::index(qp);
+        if self.providers.len() <= provider {
+            self.providers.resize_with(provider + 1, Vec::new);
+        }
+        if let Some(entries) = self.providers.get_mut(provider) {
+            if entries.len() <= index {
+                entries.resize_with(index + 1, Vec::new);
+            }
+            if let Some(entry) = entries.get_mut(index) {
+                entry.push((qp, id));
+                self.count += 1;
+            }
+        }
+    }
+
+    fn get(&self, provider: usize, qp: QpId) -> Option<SlotId> {
+        let entry = self.providers.get(provider)?.get(Self::index(qp))?;
+        let (_, id) = entry.iter().find(|(one, _)| *one == qp)?;
+        Some(*id)
+    }
+
+    fn remove(&mut self, provider: usize, qp: QpId) -> Option<SlotId> {
+        let entries = self.providers.get_mut(provider)?;
+        let entry = entries.get_mut(Self::index(qp))?;
+        let position = entry.iter().position(|(one, _)| *one == qp)?;
+        self.count -= 1;
+        Some(entry.swap_remove(position).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pairs_with_same_low_bits_are_distinguished() {
+        let mut slots = SlotsByQp::default();
+        let id = |index| SlotId {
+            index,
+            generation: 1,
+        };
+        // Provider, queue pair.
+        let all = [
+            (1, QpId(1 << 17)),
+            (0, QpId(1 << 17)),
+            (1, QpId(2 << 17)),
+            (1, QpId(1 << 17 | 1 << 16)),
+            (1, QpId(1 << 32 | LOW_BITS)),
+        ];
+        for (index, (provider, qp)) in (0..).zip(all) {
+            assert_eq!(slots.get(provider, qp), None);
+            slots.insert(provider, qp, id(index));
+        }
+        for (index, (provider, qp)) in (0..).zip(all) {
+            assert_eq!(slots.get(provider, qp), Some(id(index)));
+            assert_eq!(slots.remove(provider, qp), Some(id(index)));
+            assert_eq!(slots.remove(provider, qp), None);
+            assert_eq!(slots.count, all.len() - usize::from(index) - 1);
+        }
+        assert_eq!(slots.get(7, QpId(0)), None);
     }
 }

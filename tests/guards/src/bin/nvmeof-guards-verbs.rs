@@ -15,7 +15,7 @@ use nvmeof_rdma_verbs::VerbsConfig;
 /// Run one case under callgrind
 #[derive(Debug, Parser)]
 struct Arguments {
-    receives: Receives,
+    setup: Setup,
     kind: Kind,
     /// Operations of each round
     depth: usize,
@@ -23,9 +23,13 @@ struct Arguments {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Receives {
+enum Setup {
+    /// Queue pairs have their own receives
     Own,
+    /// They share receives
     Shared,
+    /// They have their own, and the target reads the data of writes
+    Pulled,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -58,9 +62,10 @@ fn main() -> Result<(), String> {
         "guards0 profile=roce addr=10.75.0.2 calls=peer; guards1 profile=roce addr={} from=guards0",
         address.ip(),
     ))?;
-    let medium = match arguments.receives {
-        Receives::Own => Medium::Other(provider, address.into()),
-        Receives::Shared => Medium::Shared(provider, address.into(), SHARED),
+    let medium = match arguments.setup {
+        Setup::Own => Medium::Other(provider, address.into()),
+        Setup::Shared => Medium::Shared(provider, address.into(), SHARED),
+        Setup::Pulled => Medium::Pulled(provider, address.into()),
     };
     let mut stage = Stage::on(&medium, &Stage::null());
     for _ in 0..arguments.rounds {

@@ -11,4 +11,5 @@ mod conformance;
 mod fabric;
 mod faults;
 mod libraries;
+mod resources;
 mod watched;
