@@ -18,6 +18,7 @@ pub struct Counters {
     rejected: AtomicU64,
     closed: [AtomicU64; ConnectionEnd::ALL.len()],
     stalled: AtomicU64,
+    queue_checks: AtomicU64,
 }
 
 /// What a thread spends its time on.
@@ -156,6 +157,17 @@ impl Counters {
     /// Commands that were outstanding for too long.
     pub fn all_stalled(&self) -> u64 {
         get(Some(&self.stalled))
+    }
+
+    /// Counts `count` more checks of queue pairs: see [`all_queue_checks`](Self::all_queue_checks).
+    pub fn checked_queues(&self, count: u64) {
+        add(Some(&self.queue_checks), count);
+    }
+
+    /// Checks of queue pairs for orders and deadlines, at intervals and because a controller
+    /// changed. Tests bound how they grow with queue pairs and reactors.
+    pub fn all_queue_checks(&self) -> u64 {
+        get(Some(&self.queue_checks))
     }
 
     /// Time so far, and the number of iterations or sleeps.

@@ -46,7 +46,6 @@ use crate::tag::{NO_SLOT, SlotId, Tag};
 use accept::Requests;
 use detach::Detach;
 use drain::Stage;
-use locks::LockChanges;
 use nvmeof_rdma::RateLimiter;
 use orders::ClosingStore;
 use poll_schedule::PollSchedule;
@@ -91,7 +90,8 @@ pub struct Reactor<S> {
     capsule_len: usize,
     queues: Queues,
     resources: Resources,
-    lock_changes: LockChanges,
+    /// Whether a lock or a barrier waits for writes of this reactor.
+    locks_await_writes: bool,
     requests: Requests,
     /// Distributes connections over reactors, and the index of this member.
     steering: Option<(Steering, usize)>,
@@ -156,12 +156,13 @@ impl<S: BackingStores> Reactor<S> {
         let awaiting = AwaitingBuffers::new(SecondBuffers::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = DataBuffers::new(buffers);
-        let locked = Locked {
-            member: target.locks().join(),
-            waiting: Waiting::default(),
-        };
         let number = peers.iter().position(|peer| peer.is(&mailbox));
         let number = number.and_then(|number| u16::try_from(number).ok());
+        let number = number.unwrap_or_default();
+        let locked = Locked {
+            member: target.locks().join(number),
+            waiting: Waiting::default(),
+        };
         let resources = Resources {
             buffers,
             accounts,
@@ -193,10 +194,10 @@ impl<S: BackingStores> Reactor<S> {
             stores,
             mailbox,
             peers,
-            number: number.unwrap_or_default(),
+            number,
             capsule_len: SQE_LEN + in_capsule,
             queues: Queues::default(),
-            lock_changes: LockChanges::new(&resources.locked.member),
+            locks_await_writes: false,
             resources,
             requests: Requests::default(),
             steering: None,
@@ -359,7 +360,9 @@ impl<S: BackingStores> Reactor<S> {
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn rest(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
-        if !self.done.is_empty() || !self.stores.may_sleep()? {
+        // Changes of locks are delivered first: see `nvmeof_target_core::Locks`.
+        let has_changes = self.resources.locked.member.has_changes();
+        if has_changes || !self.done.is_empty() || !self.stores.may_sleep()? {
             return Ok(false);
         }
         for provider in &mut self.providers {
@@ -552,8 +555,9 @@ impl<S: BackingStores> Reactor<S> {
         self.resume_saved(now);
         let stall = self.config.stall;
         let last_check = std::mem::replace(&mut self.last_check, now);
-        let mut stalled = 0;
+        let (mut stalled, mut checked) = (0, 0);
         for id in self.queues.ids() {
+            checked += 1;
             self.with_queue(id, now, |queue_pair, io| {
                 queue_pair.poll(io);
                 queue_pair.give_up_lone_half(io);
@@ -567,6 +571,7 @@ impl<S: BackingStores> Reactor<S> {
             });
         }
         self.counters.stalled(stalled);
+        self.counters.checked_queues(checked);
         let has_resets = self.log_delayed_resets(now);
         // Transfers that are in flight, or will be by then.
         if has_resets || !self.queues.is_empty() {
