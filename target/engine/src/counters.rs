@@ -18,7 +18,7 @@ pub struct Counters {
     rejected: AtomicU64,
     closed: [AtomicU64; ConnectionEnd::ALL.len()],
     stalled: AtomicU64,
-    queue_checks: AtomicU64,
+    queue_polls: AtomicU64,
 }
 
 /// What a thread spends its time on.
@@ -159,15 +159,15 @@ impl Counters {
         get(Some(&self.stalled))
     }
 
-    /// Counts `count` more checks of queue pairs: see [`all_queue_checks`](Self::all_queue_checks).
-    pub fn checked_queues(&self, count: u64) {
-        add(Some(&self.queue_checks), count);
+    /// `count` queue pairs are polled because of an event.
+    pub fn polled_queues(&self, count: usize) {
+        add(Some(&self.queue_polls), count as u64);
     }
 
-    /// Checks of queue pairs for orders and deadlines, at intervals and because a controller
-    /// changed. Tests bound how they grow with queue pairs and reactors.
-    pub fn all_queue_checks(&self) -> u64 {
-        get(Some(&self.queue_checks))
+    /// Polls of queue pairs because of events: those at intervals, and after messages of their
+    /// hosts, are not included. Tests bound how they grow with queue pairs and reactors.
+    pub fn all_queue_polls(&self) -> u64 {
+        get(Some(&self.queue_polls))
     }
 
     /// Time so far, and the number of iterations or sleeps.

@@ -1,5 +1,6 @@
 //! How other threads reach a reactor: flags, orders, and an eventfd that wakes it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ bitflags::bitflags! {
         const LOCKS = 1 << 3;
         /// [`Order`]s are pending.
         const ORDERS = 1 << 4;
+        /// Controllers changed: poll those of their queues that the reactor has.
+        const CALLS = 1 << 5;
     }
 }
 
@@ -167,6 +170,8 @@ struct Inner {
     /// Writes to the eventfd.
     wakeups: AtomicU64,
     orders: Mutex<Orders>,
+    /// Identifiers of controllers that changed.
+    calls: Mutex<BTreeSet<u16>>,
 }
 
 #[derive(Default)]
@@ -180,6 +185,10 @@ impl Inner {
     fn orders(&self) -> MutexGuard<'_, Orders> {
         // A panic while the lock is held leaves nothing inconsistent.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -206,6 +215,7 @@ impl Mailbox {
                 wakeup,
                 wakeups: AtomicU64::new(0),
                 orders: Mutex::default(),
+                calls: Mutex::default(),
             }),
         })
     }
@@ -220,6 +230,19 @@ impl Mailbox {
         orders.waiting.push(order);
         drop(orders);
         self.send(Mail::ORDERS);
+    }
+
+    /// Controller `cntlid` changed: the reactor polls its queues of this controller, and only
+    /// these. At most one call for each controller is pending.
+    pub fn call(&self, cntlid: u16) {
+        self.inner.calls().insert(cntlid);
+        self.send(Mail::CALLS);
+    }
+
+    /// Takes the identifiers of all calls. [`Mail::CALLS`] says that there are any.
+    #[must_use]
+    pub fn take_calls(&self) -> BTreeSet<u16> {
+        std::mem::take(&mut *self.inner.calls())
     }
 
     /// The reactor ended: pending and future orders are dropped.

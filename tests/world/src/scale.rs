@@ -1,4 +1,4 @@
-//! A target with many reactors: the messages between them, and the queue pairs that they check,
+//! A target with many reactors: the messages between them, and the queue pairs that they poll,
 //! for one event.
 
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::Address;
 use nvmeof_rdma_layers::{Dice, Faults, OneIn};
 use nvmeof_rdma_sim::{SimConfig, SimNet};
-use nvmeof_target_core::{Fabric, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_target_engine::{Mail, ReactorConfig};
 
 use crate::disk::{Disks, Temper};
@@ -24,8 +24,8 @@ use crate::world::Reactors;
 pub struct Cost {
     /// Messages that wake a reactor: one system call each.
     pub wakeups: u64,
-    /// Checks of queue pairs.
-    pub checks: u64,
+    /// Polls of queue pairs because of the event.
+    pub polls: u64,
 }
 
 /// A target, and hosts with an admin queue and one I/O queue each. Connections are spread
@@ -126,17 +126,52 @@ impl Scale {
         })
     }
 
+    /// Queue pairs of all reactors.
+    #[must_use]
+    pub fn queue_pairs(&self) -> u64 {
+        self.reactors.queue_pairs() as u64
+    }
+
     /// The first host compares and writes one block: a fused pair.
     ///
     /// # Errors
     /// When that fails.
     pub fn compare_and_write(&mut self) -> Result<Cost, String> {
-        let len = 2 * BLOCK as usize;
+        let before = self.reactors.messages();
+        self.submit(Operation::CompareWrite, 2 * BLOCK)?;
+        self.cost_since(before, Self::take_done)
+    }
+
+    /// The first host reads one block after the other for a second.
+    ///
+    /// # Errors
+    /// When a read fails.
+    pub fn read_for_a_second(&mut self) -> Result<Cost, String> {
+        let before = self.reactors.messages();
+        let end = self.net.now() + Duration::from_secs(1);
+        while self.net.now() < end {
+            self.submit(Operation::Read, BLOCK)?;
+            while !self.take_done() {
+                self.step()?;
+            }
+        }
+        self.cost_since(before, |_| true)
+    }
+
+    /// Whether the call of the first host has completed.
+    fn take_done(&mut self) -> bool {
+        let done = self.done.pop();
+        let buf = done.map(|done| done.result.map(|_| done.buf).unwrap());
+        buf.is_some()
+    }
+
+    fn submit(&mut self, operation: Operation, len: u32) -> Result<(), String> {
+        let len = len as usize;
         let mut buf = self.hosts[0].buffers.take(len).ok_or("no buffer")?;
         buf.fill(0);
         buf.set_len(len).map_err(|error| error.to_string())?;
         let work = Blocks {
-            operation: Operation::CompareWrite,
+            operation,
             nsid: 1,
             block_shift: u8::try_from(BLOCK.trailing_zeros()).unwrap(),
             slba: 0,
@@ -145,12 +180,7 @@ impl Scale {
         };
         let now = self.net.now();
         let sent = self.hosts[0].submit(0, work.into(), Some(buf), 0, now);
-        sent.map_err(|refused| refused.why.to_string())?;
-        let cost = self.cost(|scale| !scale.done.is_empty())?;
-        for done in self.done.drain(..) {
-            done.result.map_err(|error| error.to_string())?;
-        }
-        Ok(cost)
+        sent.map_err(|refused| refused.why.to_string())
     }
 
     /// The model changes: the namespace becomes read-only, or writable again.
@@ -191,7 +221,7 @@ impl Scale {
         let after = self.reactors.messages();
         Ok(Cost {
             wakeups: after.0 - before.0,
-            checks: after.1 - before.1,
+            polls: after.1 - before.1,
         })
     }
 
@@ -234,9 +264,10 @@ fn model(revision: u32) -> Model {
         namespaces: vec![namespace],
         ..SubsystemSpec::default()
     };
-    let limits = nvmeof_target_core::Limits {
+    let limits = Limits {
         max_transfer: 128 << 10,
-        ..nvmeof_target_core::Limits::default()
+        controllers: 256,
+        ..Limits::default()
     };
     Model::build(limits, &[port], &[subsystem]).unwrap()
 }

@@ -1,15 +1,15 @@
-//! Costs of single events with 2, 8 and 64 reactors: no event costs more than one message for
-//! each reactor.
+//! Costs of single events with 2, 8 and 64 reactors: how many reactors an event wakes, and how
+//! many queue pairs they poll.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use nvmeof_world::scale::{Cost, Scale};
 
 const REACTORS: [usize; 3] = [2, 8, 64];
 
-/// With one host, and four queue pairs on each reactor.
+/// Targets with one host, and with many.
 fn scales() -> impl Iterator<Item = (u64, Scale)> {
     let of = |(reactors, hosts)| (reactors as u64, Scale::start(reactors, hosts).unwrap());
-    let sizes = REACTORS.map(|reactors| [(reactors, 1), (reactors, 2 * reactors)]);
+    let sizes = REACTORS.map(|reactors| [(reactors, 1), (reactors, 12)]);
     sizes.into_iter().flatten().map(of)
 }
 
@@ -18,26 +18,45 @@ fn scales() -> impl Iterator<Item = (u64, Scale)> {
 fn fused_pair_wakes_each_reactor_once() {
     for (reactors, mut scale) in scales() {
         for _ in 0..2 {
-            let Cost { wakeups, checks } = scale.compare_and_write().unwrap();
-            assert!(
-                wakeups <= reactors,
-                "{wakeups} wake-ups of {reactors} reactors"
-            );
-            assert_eq!(checks, 0);
+            let cost = scale.compare_and_write().unwrap();
+            let (wakeups, polls) = (reactors, 0);
+            assert_eq!(cost, Cost { wakeups, polls }, "{reactors} reactors");
         }
     }
 }
+
+/// Only the two reactors of its queues are concerned.
 #[test]
-fn print() {
-    for reactors in [2, 8, 64] {
-        let mut scale = Scale::start(reactors, 2 * reactors).unwrap();
-        println!(
-            "{reactors}: caw {:?} {:?}",
-            scale.compare_and_write(),
-            scale.compare_and_write()
+fn connect_and_disconnect_concern_the_reactors_of_the_host() {
+    for (reactors, mut scale) in scales() {
+        let Cost { wakeups, polls } = scale.connect().unwrap();
+        assert_eq!((wakeups, polls), (0, 0), "{reactors} reactors");
+        let Cost { wakeups, polls } = scale.disconnect().unwrap();
+        assert!(
+            wakeups <= 2 && polls <= 2,
+            "{wakeups} {polls}, {reactors} reactors"
         );
-        println!("{reactors}: connect {:?}", scale.connect());
-        println!("{reactors}: disconnect {:?}", scale.disconnect());
-        println!("{reactors}: change {:?}", scale.change_namespace());
+    }
+}
+
+/// Each reactor looks at each of its queue pairs once.
+#[test]
+fn namespace_change_wakes_each_reactor_once() {
+    for (reactors, mut scale) in scales() {
+        let queue_pairs = scale.queue_pairs();
+        for _ in 0..2 {
+            let Cost { wakeups, polls } = scale.change_namespace().unwrap();
+            assert_eq!(wakeups, reactors);
+            assert_eq!(polls, queue_pairs, "{reactors} reactors");
+        }
+    }
+}
+
+/// A tick of the controller busy time, and of keep-alive activity, while a host reads.
+#[test]
+fn tick_wakes_no_reactor() {
+    for (reactors, mut scale) in scales() {
+        let Cost { wakeups, .. } = scale.read_for_a_second().unwrap();
+        assert_eq!(wakeups, 0, "{reactors} reactors");
     }
 }

@@ -19,7 +19,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -322,14 +322,23 @@ impl<S: BackingStores> Reactor<S> {
         if mail.contains(Mail::ORDERS) {
             self.take_orders(now);
         }
+        let called = match mail.contains(Mail::CALLS) {
+            true => self.mailbox.take_calls(),
+            false => BTreeSet::new(),
+        };
         // Process received messages before timeouts of hosts: this reactor may have been
         // late itself.
         self.reset_start_budget();
         did_work |= self.poll_providers(now);
         did_work |= self.respond_to_requests(now);
         did_work |= self.start_due(now);
-        if mail.contains(Mail::POLL) || self.resources.timer.is_some_and(|timer| now >= timer) {
+        if mail.contains(Mail::POLL) {
+            self.check_queues_on_demand(now);
+        } else if self.resources.timer.is_some_and(|timer| now >= timer) {
             self.check_queues(now);
+        }
+        if !called.is_empty() {
+            self.poll_queues_of(&called, now);
         }
         if self.poll_stores(now)? {
             did_work = true;
@@ -512,9 +521,9 @@ impl<S: BackingStores> Reactor<S> {
             queue_pair.record_connection_error();
         }
         // Its buffers are returned, and other queues may wait for them.
-        if queue_pair.closed(reason, now, &mut self.resources.connect_log) {
-            self.resources.follow_ups |= FollowUps::POLL_ALL;
-        }
+        let (follow_ups, calls) = queue_pair.closed(reason, now, &mut self.resources.connect_log);
+        self.resources.follow_ups |= follow_ups;
+        self.resources.calls.extend(calls);
         self.resources.accounts.remove_unused(now);
         if let Some(provider) = self.providers.get_mut(provider) {
             let more = || self.resources.capsules.take();
@@ -547,6 +556,12 @@ impl<S: BackingStores> Reactor<S> {
         Some(act(queues.get(id)?, &mut io))
     }
 
+    /// The same as [`check_queues`](Self::check_queues), because of an event.
+    fn check_queues_on_demand(&mut self, now: Duration) {
+        self.counters.polled_queues(self.queues.len());
+        self.check_queues(now);
+    }
+
     /// Polls every queue, closes those whose host takes too long, and determines when to
     /// do so again. Commands whose write protection was stored resume first.
     fn check_queues(&mut self, now: Duration) {
@@ -555,9 +570,8 @@ impl<S: BackingStores> Reactor<S> {
         self.resume_saved(now);
         let stall = self.config.stall;
         let last_check = std::mem::replace(&mut self.last_check, now);
-        let (mut stalled, mut checked) = (0, 0);
+        let mut stalled = 0;
         for id in self.queues.ids() {
-            checked += 1;
             self.with_queue(id, now, |queue_pair, io| {
                 queue_pair.poll(io);
                 queue_pair.give_up_lone_half(io);
@@ -571,7 +585,6 @@ impl<S: BackingStores> Reactor<S> {
             });
         }
         self.counters.stalled(stalled);
-        self.counters.checked_queues(checked);
         let has_resets = self.log_delayed_resets(now);
         // Transfers that are in flight, or will be by then.
         if has_resets || !self.queues.is_empty() {

@@ -183,13 +183,13 @@ impl Reactors {
         self.running().map(|one| one.reactor.queue_pairs()).sum()
     }
 
-    /// Wake-ups of all by messages, and checks of their queue pairs.
+    /// Wake-ups of all by messages, and polls of their queue pairs because of events.
     pub(crate) fn messages(&self) -> (u64, u64) {
         self.running()
             .map(|one| &one.reactor)
-            .fold((0, 0), |(wakeups, checks), reactor| {
-                let its = reactor.counters().all_queue_checks();
-                (wakeups + reactor.mailbox().wakeups(), checks + its)
+            .fold((0, 0), |(wakeups, polls), reactor| {
+                let its = reactor.counters().all_queue_polls();
+                (wakeups + reactor.mailbox().wakeups(), polls + its)
             })
     }
 
