@@ -374,6 +374,7 @@ impl<S: BackingStores> Reactor<S> {
         if has_changes || !self.done.is_empty() || !self.stores.may_sleep()? {
             return Ok(false);
         }
+        self.poll_schedule.will_sleep();
         for provider in &mut self.providers {
             provider.rest();
         }
@@ -425,7 +426,7 @@ impl<S: BackingStores> Reactor<S> {
     fn poll_providers(&mut self, now: Duration) -> bool {
         let mut did_work = false;
         let mut events = std::mem::take(&mut self.events);
-        self.poll_schedule.begin(self.providers.len());
+        self.poll_schedule.begin(self.providers.len(), now);
         for at in 0..self.providers.len() {
             if !self.poll_schedule.should_poll(at) {
                 continue;
