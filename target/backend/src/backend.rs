@@ -35,7 +35,8 @@ pub trait Backend {
     /// `done.tag` is its slot.
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>);
 
-    /// Resumes deferred requests. Called in each iteration of the event loop.
+    /// Resumes deferred requests. Called in each iteration of the event loop while a request is
+    /// [in flight](Self::in_flight).
     fn poll(&mut self, io: &mut Io<'_>);
 
     /// Whether [`poll`](Self::poll) has work although no operation is in flight in the
@@ -54,7 +55,8 @@ pub trait Backend {
         None
     }
 
-    /// Accepted requests that have not completed.
+    /// Accepted requests that have not completed, at least those for which [`poll`](Self::poll)
+    /// has to be called.
     fn in_flight(&self) -> usize;
 
     /// It is closing, and its operations in flight are not waited for when the process ends.

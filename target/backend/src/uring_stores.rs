@@ -30,6 +30,9 @@ pub struct UringStores {
     ring: Ring,
     /// By the [index](index_of) in their numbers.
     stores: Vec<Option<OpenStore>>,
+    /// The indices of those that may have requests outstanding, which alone are polled: an
+    /// open backing store costs an iteration nothing.
+    active: Vec<u32>,
     /// Completions outside of `poll`; its next call returns them.
     ready: Vec<Done>,
     /// Completions of one `reap`, empty between calls: kept for its allocation.
@@ -43,6 +46,8 @@ struct OpenStore {
     claim: Claim,
     backend: Box<dyn Backend>,
     is_abandoned: bool,
+    /// Whether it is in `active`.
+    is_active: bool,
 }
 
 /// Backing stores could not be opened for a reactor.
@@ -65,6 +70,7 @@ impl UringStores {
         Ok(Self {
             ring: Ring::new(config)?,
             stores: Vec::new(),
+            active: Vec::new(),
             ready: Vec::new(),
             reaped: Vec::new(),
             warned: false,
@@ -151,6 +157,7 @@ impl UringStores {
                 claim: claim.clone(),
                 backend,
                 is_abandoned: false,
+                is_active: false,
             });
         }
         Ok(())
@@ -172,6 +179,7 @@ impl UringStores {
         }
         open.backend.close(&mut self.ring)?;
         *slot = None;
+        self.active.retain(|at| *at != index_bits(number));
         Ok(())
     }
 
@@ -183,6 +191,36 @@ impl UringStores {
 
     fn all(&self) -> impl Iterator<Item = &OpenStore> {
         self.stores.iter().flatten()
+    }
+
+    /// Those that may have requests outstanding.
+    fn active(&self) -> impl Iterator<Item = &OpenStore> {
+        let all = self.active.iter();
+        all.filter_map(|at| self.stores.get(*at as usize)?.as_ref())
+    }
+
+    /// Resumes deferred requests.
+    fn poll_active(&mut self, out: &mut Vec<Done>) {
+        let mut at = 0;
+        while let Some(store) = self.active.get(at).copied() {
+            let open = self.stores.get_mut(store as usize).and_then(Option::as_mut);
+            let Some(open) = open else {
+                self.active.swap_remove(at);
+                continue;
+            };
+            let mut io = Io {
+                ring: &mut self.ring,
+                store,
+                done: out,
+            };
+            open.backend.poll(&mut io);
+            if open.backend.in_flight() > 0 {
+                at += 1;
+            } else {
+                open.is_active = false;
+                self.active.swap_remove(at);
+            }
+        }
     }
 
     /// The geometry of a backing store, `None` when it is not open.
@@ -212,7 +250,12 @@ impl UringStores {
             store: index_bits(number),
             done: &mut self.ready,
         };
-        open.backend.submit(request, &mut io)
+        let submitted = open.backend.submit(request, &mut io);
+        if let (Ok(None), false) = (&submitted, open.is_active) {
+            open.is_active = true;
+            self.active.push(index_bits(number));
+        }
+        submitted
     }
 
     /// Passes submitted operations to the kernel in one system call. `poll` does so too:
@@ -261,17 +304,7 @@ impl UringStores {
             };
             open.backend.complete(event, &mut io);
         }
-        for (store, open) in (0u32..).zip(&mut self.stores) {
-            let Some(open) = open else {
-                continue;
-            };
-            let mut io = Io {
-                ring: &mut self.ring,
-                store,
-                done: out,
-            };
-            open.backend.poll(&mut io);
-        }
+        self.poll_active(out);
         Ok(out.len() > before)
     }
 
@@ -283,7 +316,7 @@ impl UringStores {
     /// [`RingError::Enter`].
     pub fn may_sleep(&mut self) -> Result<bool, RingError> {
         self.ring.submit()?;
-        let waiting = !self.ready.is_empty() || self.all().any(|open| open.backend.waiting());
+        let waiting = !self.ready.is_empty() || self.active().any(|open| open.backend.waiting());
         Ok(!waiting && self.ring.arm())
     }
 
@@ -367,12 +400,13 @@ impl BackingStores for UringStores {
     }
 
     fn completes_in_batches(&self) -> bool {
-        self.all().any(|open| open.backend.completes_in_batches())
+        self.active()
+            .any(|open| open.backend.completes_in_batches())
     }
 
     fn longest_sleep(&self) -> Option<Duration> {
-        let all = self.all();
-        all.filter_map(|open| open.backend.longest_sleep()).min()
+        let active = self.active();
+        active.filter_map(|open| open.backend.longest_sleep()).min()
     }
 
     fn name(&self, store: u32) -> String {

@@ -29,8 +29,9 @@ struct Queues {
     busy: Busy,
 }
 
-/// The counters of one queue, which is their only writer.
+/// The counters of one queue, which is their only writer: on cache lines of their own.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Tally {
     /// Since which [`tick`] the queue has had commands outstanding.
     busy_since: AtomicU64,

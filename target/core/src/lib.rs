@@ -24,13 +24,14 @@
 //!   `namespace_view` and `protection`; counters are in `metrics`, `health` and
 //!   `authentication`
 //! * values: `model` (what is served) and `discovery` (its log page), `limits`, `action`,
-//!   `persist`, `window`
+//!   `call`, `persist`, `window`
 #![forbid(unsafe_code)]
 
 mod action;
 mod admin;
 mod apply;
 mod authentication;
+mod call;
 mod connected;
 mod controller;
 mod discovery;
@@ -69,6 +70,7 @@ pub use apply::{Applied, LimitsChanged};
 pub use authentication::{
     Authenticated, AuthenticationCounts, AuthenticationOutcome, AuthenticationReport, KeyState,
 };
+pub use call::Call;
 pub use connected::Connected;
 pub use controller::in_flight::InFlight;
 pub use controller::instance::IncarnationKey;

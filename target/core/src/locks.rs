@@ -12,10 +12,29 @@
 //!
 //! A lock for a write that is already in flight needs no report: it blocks later
 //! writes until it is dropped.
+//!
+//! A change of the table concerns few reactors: those that have to report, the owner of a
+//! lock or barrier with all reports, and those with commands that wait for a lock that is
+//! released. Each of these is marked ([`LockMember::has_changes`]) and called
+//! ([`LockMember::take_calls`]). A fused pair therefore costs one call for each reactor.
+//!
+//! Every wait ends, because each of its steps marks the reactor of the next step:
+//!
+//! 1. [`ask`](LockMember::ask) and [`barrier`](LockMember::barrier) mark all reactors.
+//! 2. A marked reactor reports, or still executes writes. In that case it settles again in
+//!    each iteration.
+//! 3. The last report, or the end of the last reactor without one, marks the owner.
+//! 4. The owner of a lock executes its command, or finds an older lock and is registered
+//!    with it. A write that finds a lock is registered as well. Locks wait for older ones
+//!    only, and for writes with an older ticket: there is no cycle.
+//! 5. Dropping a lock marks the reactors that are registered with it.
+//!
+//! A call is not lost: the reactor that makes a change marks itself as well, processes its
+//! mark after the change and then delivers all calls. It does not sleep with a mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,8 +53,6 @@ struct Inner {
     /// The same per group of storages, so that writes to other storages do not access the
     /// table.
     group_counts: [AtomicUsize; GROUPS],
-    /// Counts changes, so that reactors detect them.
-    version: AtomicU64,
     table: Mutex<Table>,
 }
 
@@ -44,7 +61,9 @@ const GROUPS: usize = 32;
 
 #[derive(Debug, Default)]
 struct Table {
-    members: BTreeSet<u64>,
+    members: BTreeMap<u64, Member>,
+    /// Numbers of marked reactors that were not called yet.
+    calls: BTreeSet<u16>,
     next: u64,
     /// By storage, then by number, oldest first.
     locks: BTreeMap<u64, BTreeMap<u64, Lock>>,
@@ -54,6 +73,19 @@ struct Table {
     /// By number.
     barriers: BTreeMap<u64, BarrierState>,
 }
+
+#[derive(Debug)]
+struct Member {
+    /// Its index among the reactors of the target.
+    reactor: u16,
+    mark: Arc<Mark>,
+}
+
+/// Whether a change concerns a reactor. On cache lines of its own, because the reactor reads
+/// it in each iteration.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Mark(AtomicBool);
 
 /// The commands for which a [`Barrier`] waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +104,7 @@ pub enum BarrierScope {
 /// The state of a [`Barrier`].
 #[derive(Debug)]
 struct BarrierState {
+    owner: u64,
     storage: u64,
     scope: BarrierScope,
     /// Reactors that may still have earlier commands for the storage, and when each first
@@ -81,13 +114,15 @@ struct BarrierState {
 
 #[derive(Debug)]
 struct Lock {
+    /// The reactor that requested it.
+    owner: u64,
     bytes: Range<u64>,
     /// The start of the write, if the lock is for one that is already in flight.
     in_flight_since: Option<Duration>,
     /// Reactors that may still be writing to the range.
     waits_for: BTreeSet<u64>,
-    /// Whether a write or lock waits for its release.
-    has_waiters: bool,
+    /// Reactors with a write or a lock that waits for its release.
+    waiters: BTreeSet<u64>,
 }
 
 /// A reactor as a member of the lock table, until it is dropped.
@@ -95,12 +130,15 @@ struct Lock {
 pub struct LockMember {
     inner: Arc<Inner>,
     number: u64,
+    reactor: u16,
+    mark: Arc<Mark>,
 }
 
 /// A lock, held or requested. Dropping it releases it.
 #[derive(Debug)]
 pub struct RangeLock {
     inner: Arc<Inner>,
+    owner: u64,
     storage: u64,
     id: u64,
 }
@@ -121,9 +159,26 @@ impl Table {
         number
     }
 
-    /// Whether one of the locks for which `counts` returns true overlaps `bytes`.
+    /// Marks reactor `number`, and calls it if it was not marked before.
+    fn mark(&mut self, number: u64) {
+        if let Some(member) = self.members.get(&number)
+            && !member.mark.0.swap(true, Ordering::AcqRel)
+        {
+            self.calls.insert(member.reactor);
+        }
+    }
+
+    fn mark_all(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            self.mark(number);
+        }
+    }
+
+    /// Whether one of the locks for which `counts` returns true overlaps `bytes`. Its release
+    /// marks reactor `waiter`.
     fn is_locked(
         &mut self,
+        waiter: u64,
         storage: u64,
         bytes: &Range<u64>,
         counts: impl Fn(u64, &Lock) -> bool,
@@ -131,7 +186,7 @@ impl Table {
         let mut locks = self.locks.get_mut(&storage).into_iter().flatten();
         match locks.find(|(id, lock)| counts(**id, lock) && overlap(&lock.bytes, bytes)) {
             Some((_, lock)) => {
-                lock.has_waiters = true;
+                lock.waiters.insert(waiter);
                 true
             }
             None => false,
@@ -147,19 +202,29 @@ impl Table {
         for one in self.barriers.values_mut() {
             one.waits_for.remove(&number);
         }
+        // Rare: any of them may have waited for it.
+        let others: Vec<_> = self.members.keys().copied().collect();
+        self.mark_all(others);
     }
 }
 
 impl Locks {
-    /// Adds a reactor.
+    /// Adds a reactor, with its index among those of the target.
     #[must_use]
-    pub fn join(&self) -> LockMember {
+    pub fn join(&self, reactor: u16) -> LockMember {
         let mut table = self.inner.table();
         let number = table.number();
-        table.members.insert(number);
+        let mark = Arc::<Mark>::default();
+        let member = Member {
+            reactor,
+            mark: Arc::clone(&mark),
+        };
+        table.members.insert(number, member);
         LockMember {
             inner: Arc::clone(&self.inner),
             number,
+            reactor,
+            mark,
         }
     }
 }
@@ -168,11 +233,6 @@ impl Inner {
     fn table(&self) -> MutexGuard<'_, Table> {
         // A panic leaves no change half done.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Publishes a change of the table to all reactors.
-    fn changed(&self) {
-        self.version.fetch_add(1, Ordering::AcqRel);
     }
 
     fn add(&self, table: &mut Table, storage: u64, lock: Lock) -> u64 {
@@ -198,17 +258,41 @@ impl LockMember {
     #[inline]
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        // A requested lock waits until this reactor has seen the version. One for a write
-        // in flight does not, but is added before the host can send a newer write.
+        // A requested lock waits until this reactor has reported. One for a write in flight does not, but is added before the host can send a newer write.
         self.inner.count.load(Ordering::Acquire) == 0
     }
 
-    /// Counts changes. When it has changed, retry waiting writes and requested locks, and
-    /// call [`settle`](Self::settle).
+    /// Whether a change concerns this reactor. If so, [take the mark](Self::take_changes),
+    /// [`settle`](Self::settle), retry waiting writes and requested locks, and
+    /// [deliver calls](Self::take_calls), before the next sleep.
     #[inline]
     #[must_use]
-    pub fn version(&self) -> u64 {
-        self.inner.version.load(Ordering::Acquire)
+    pub fn has_changes(&self) -> bool {
+        self.mark.0.load(Ordering::Acquire)
+    }
+
+    /// Takes the mark. Call it before looking at the table: a later change marks again.
+    #[must_use]
+    pub fn take_changes(&self) -> bool {
+        self.mark.0.swap(false, Ordering::AcqRel)
+    }
+
+    /// The reactors that changes concern, without this one: they may be asleep.
+    #[must_use]
+    pub fn take_calls(&self) -> BTreeSet<u16> {
+        let mut calls = std::mem::take(&mut self.inner.table().calls);
+        // It does not sleep with a mark.
+        calls.remove(&self.reactor);
+        calls
+    }
+
+    fn lock(&self, storage: u64, id: u64) -> RangeLock {
+        RangeLock {
+            inner: Arc::clone(&self.inner),
+            owner: self.number,
+            storage,
+            id,
+        }
     }
 
     /// Requests a lock of `bytes` of `storage`: the number of the file or device, which
@@ -216,17 +300,19 @@ impl LockMember {
     #[must_use]
     pub fn ask(&self, storage: u64, bytes: Range<u64>) -> RangeLock {
         let mut table = self.inner.table();
+        let members: BTreeSet<_> = table.members.keys().copied().collect();
         let lock = Lock {
+            owner: self.number,
             bytes,
             in_flight_since: None,
-            waits_for: table.members.clone(),
-            has_waiters: false,
+            waits_for: members.clone(),
+            waiters: BTreeSet::new(),
         };
         let id = self.inner.add(&mut table, storage, lock);
         table.asked.insert((storage, id));
-        self.inner.changed();
-        let inner = Arc::clone(&self.inner);
-        RangeLock { inner, storage, id }
+        table.mark_all(members);
+        drop(table);
+        self.lock(storage, id)
     }
 
     /// Blocks writes to `bytes` of `storage` that begin from now on, because a write that
@@ -236,16 +322,17 @@ impl LockMember {
     pub fn block_writes(&self, storage: u64, bytes: Range<u64>, began: Duration) -> RangeLock {
         let mut table = self.inner.table();
         let lock = Lock {
+            owner: self.number,
             bytes,
             in_flight_since: Some(began),
             waits_for: BTreeSet::new(),
-            has_waiters: false,
+            waiters: BTreeSet::new(),
         };
         let id = self.inner.add(&mut table, storage, lock);
+        drop(table);
         // A reactor that gets a newer write, sent after the loss, sees the lock.
         fence(Ordering::SeqCst);
-        let inner = Arc::clone(&self.inner);
-        RangeLock { inner, storage, id }
+        self.lock(storage, id)
     }
 
     /// Whether a write to `bytes` of `storage` has to wait for a lock. If so, it gets a
@@ -265,7 +352,7 @@ impl LockMember {
         }
         let mut table = self.inner.table();
         let before = ticket.unwrap_or(u64::MAX);
-        let blocked = table.is_locked(storage, bytes, |id, lock| {
+        let blocked = table.is_locked(self.number, storage, bytes, |id, lock| {
             id < before || lock.in_flight_since.is_some_and(|its| its <= began)
         });
         if blocked && ticket.is_none() {
@@ -281,7 +368,7 @@ impl LockMember {
     pub fn settle(&self, mut writes: impl FnMut(u64, u64, &Range<u64>) -> bool) -> bool {
         let mut table = self.inner.table();
         let Table { asked, locks, .. } = &mut *table;
-        let (mut waits, mut changed) = (false, false);
+        let (mut waits, mut reported) = (false, Vec::new());
         for (storage, id) in asked.iter() {
             let lock = locks.get_mut(storage).and_then(|locks| locks.get_mut(id));
             let Some(lock) = lock.filter(|lock| lock.waits_for.contains(&self.number)) else {
@@ -291,12 +378,10 @@ impl LockMember {
                 waits = true;
             } else {
                 lock.waits_for.remove(&self.number);
-                changed = true;
+                reported.extend(lock.waits_for.is_empty().then_some(lock.owner));
             }
         }
-        if changed {
-            self.inner.changed();
-        }
+        table.mark_all(reported);
         waits
     }
 }
@@ -307,17 +392,17 @@ impl LockMember {
     pub fn barrier(&self, storage: u64, scope: BarrierScope) -> Barrier {
         let mut table = self.inner.table();
         let id = table.number();
-        let waits_for = table.members.iter().map(|member| (*member, None));
-        let waits_for = waits_for.collect();
+        let members: Vec<_> = table.members.keys().copied().collect();
         table.barriers.insert(
             id,
             BarrierState {
+                owner: self.number,
                 storage,
                 scope,
-                waits_for,
+                waits_for: members.iter().map(|member| (*member, None)).collect(),
             },
         );
-        self.inner.changed();
+        table.mark_all(members);
         let inner = Arc::clone(&self.inner);
         Barrier { inner, id }
     }
@@ -333,7 +418,7 @@ impl LockMember {
         mut oldest: impl FnMut(u64, BarrierScope) -> Option<Duration>,
     ) -> bool {
         let mut table = self.inner.table();
-        let (mut waits, mut changed) = (false, false);
+        let (mut waits, mut reported) = (false, Vec::new());
         // Once per storage, however many barriers there are.
         let mut known = BTreeMap::new();
         for one in table.barriers.values_mut() {
@@ -348,12 +433,10 @@ impl LockMember {
                 waits = true;
             } else {
                 one.waits_for.remove(&self.number);
-                changed = true;
+                reported.extend(one.waits_for.is_empty().then_some(one.owner));
             }
         }
-        if changed {
-            self.inner.changed();
-        }
+        table.mark_all(reported);
         waits
     }
 }
@@ -361,7 +444,6 @@ impl LockMember {
 impl Drop for LockMember {
     fn drop(&mut self) {
         self.inner.table().leave(self.number);
-        self.inner.changed();
     }
 }
 
@@ -398,7 +480,7 @@ impl RangeLock {
             return false;
         };
         table.asked.contains(&(self.storage, self.id))
-            && !table.is_locked(self.storage, &bytes, |id, _| id < self.id)
+            && !table.is_locked(self.owner, self.storage, &bytes, |id, _| id < self.id)
     }
 }
 
@@ -416,8 +498,11 @@ impl Drop for RangeLock {
         self.inner.count.fetch_sub(1, Ordering::Release);
         let its = self.inner.group_count(self.storage);
         its.fetch_sub(1, Ordering::Release);
-        if asked || own.is_some_and(|own| own.has_waiters) {
-            self.inner.changed();
+        let waiters = own.map(|own| own.waiters).unwrap_or_default();
+        if asked || !waiters.is_empty() {
+            table.mark_all(waiters);
+            // It delivers the calls. Its queue may have another command that needs a lock.
+            table.mark(self.owner);
         }
     }
 }
@@ -429,11 +514,10 @@ mod tests {
     #[test]
     fn a_lock_waits_for_every_reactor_that_writes() {
         let locks = Locks::default();
-        let (one, two) = (locks.join(), locks.join());
+        let (one, two) = (locks.join(0), locks.join(1));
         assert!(one.is_idle() && two.is_idle());
-        let before = two.version();
         let lock = one.ask(7, 0..512);
-        assert!(!two.is_idle() && two.version() != before);
+        assert!(!two.is_idle() && two.has_changes());
         assert!(!lock.is_held());
         assert!(!one.settle(|_, _, _| false));
         assert!(two.settle(|_, storage, bytes| (storage, bytes.clone()) == (7, 0..512)));
@@ -450,7 +534,7 @@ mod tests {
     #[test]
     fn locks_of_the_same_bytes_are_granted_in_order() {
         let locks = Locks::default();
-        let member = locks.join();
+        let member = locks.join(0);
         let [first, second, third] = [0..512, 0..1024, 512..1024].map(|it| member.ask(1, it));
         assert!(!member.settle(|_, _, _| false));
         assert!(first.is_held() && !second.is_held() && !third.is_held());
@@ -462,7 +546,7 @@ mod tests {
 
     #[test]
     fn waiting_write_precedes_later_locks() {
-        let member = Locks::default().join();
+        let member = Locks::default().join(0);
         let first = member.ask(1, 0..512);
         let mut ticket = None;
         assert!(member.blocks(1, &(0..512), NOW, &mut ticket));
@@ -482,10 +566,9 @@ mod tests {
     #[test]
     fn write_in_flight_blocks_later_writes() {
         let locks = Locks::default();
-        let (one, two) = (locks.join(), locks.join());
-        let before = two.version();
+        let (one, two) = (locks.join(0), locks.join(1));
         let ghosts = [0..512, 512..1024].map(|bytes| one.block_writes(7, bytes, NOW));
-        assert!(!two.is_idle() && two.version() == before);
+        assert!(!two.is_idle() && !two.has_changes());
         assert!(!two.settle(|_, _, _| true), "no report is needed");
         assert!(!ghosts[0].is_held());
         let mut ticket = None;
@@ -496,9 +579,9 @@ mod tests {
         assert!(!one.settle(|_, _, _| false) && !two.settle(|_, _, _| false));
         assert!(!lock.is_held(), "one of them is older");
         let [first, second] = ghosts;
-        let before = two.version();
+        assert!(two.take_changes() && !two.has_changes());
         drop(first);
-        assert_ne!(two.version(), before, "a write waits for it");
+        assert!(two.has_changes(), "a write waits for it");
         // A write in flight whose lock is added only now.
         let begun_later = one.block_writes(7, 0..512, NOW + Duration::from_secs(1));
         assert!(!two.blocks(7, &(0..100), NOW, &mut ticket));
@@ -511,16 +594,16 @@ mod tests {
         assert!(lock.is_held());
         drop(lock);
         let no_waiters = one.block_writes(7, 0..512, NOW);
-        let before = two.version();
+        assert!(two.take_changes() && one.take_changes());
         drop(no_waiters);
-        assert!(two.version() == before && two.is_idle());
+        assert!(!two.has_changes() && !one.has_changes() && two.is_idle());
     }
 
     /// The table is locked by another thread all the time.
     #[test]
     fn writes_to_other_stores_do_not_lock_the_table() {
         let locks = Locks::default();
-        let (one, two) = (locks.join(), locks.join());
+        let (one, two) = (locks.join(0), locks.join(1));
         let ghost = one.block_writes(7, 0..512, NOW);
         let inner = Arc::clone(&locks.inner);
         let table = inner.table();
@@ -547,7 +630,7 @@ mod tests {
     #[test]
     fn storages_of_one_group_do_not_share_locks() {
         let locks = Locks::default();
-        let member = locks.join();
+        let member = locks.join(0);
         let [first, second] = [5, 5 + GROUPS as u64];
         let ghost = member.block_writes(first, 0..512, NOW);
         let other = member.block_writes(second, 512..1024, NOW);
@@ -562,11 +645,74 @@ mod tests {
     #[test]
     fn departed_reactor_is_not_waited_for() {
         let locks = Locks::default();
-        let (one, two) = (locks.join(), locks.join());
+        let (one, two) = (locks.join(0), locks.join(1));
         let lock = one.ask(1, 0..512);
         assert!(!one.settle(|_, _, _| false));
         drop(two);
         assert!(lock.is_held());
+    }
+
+    /// Each change concerns those who have to do something, and calls each of them once.
+    #[test]
+    fn fused_pair_calls_each_reactor_once() {
+        const REACTORS: u16 = 64;
+        let locks = Locks::default();
+        let members: Vec<_> = (0..REACTORS).map(|reactor| locks.join(reactor)).collect();
+        let mut calls = Vec::new();
+        let lock = members[5].ask(7, 0..512);
+        let mut run = |member: &LockMember| {
+            let marked = member.take_changes();
+            let _ = marked && member.settle(|_, _, _| false);
+            calls.extend(member.take_calls());
+            marked
+        };
+        assert!(run(&members[5]));
+        assert!(members.iter().filter(|member| run(member)).count() == 63);
+        assert!(lock.is_held() && run(&members[5]));
+        drop(lock);
+        assert!(run(&members[5]), "to deliver calls");
+        assert!(!members.iter().any(run), "none waits for the lock");
+        calls.sort_unstable();
+        assert_eq!(calls, (0..REACTORS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn released_lock_calls_the_reactors_that_wait_for_it() {
+        let locks = Locks::default();
+        let members: Vec<_> = (0..8).map(|reactor| locks.join(reactor)).collect();
+        let first = members[0].ask(1, 0..512);
+        let second = members[1].ask(1, 0..512);
+        for member in &members {
+            assert!(member.take_changes() && !member.settle(|_, _, _| false));
+        }
+        assert!(first.is_held() && !second.is_held());
+        assert!(members[2].blocks(1, &(0..512), NOW, &mut None));
+        assert!(members[0].take_changes() && members[1].take_changes());
+        let _ = members[0].take_calls();
+        drop(first);
+        let marked: Vec<_> = (0u16..)
+            .zip(&members)
+            .filter(|(_, it)| it.has_changes())
+            .collect();
+        let marked: Vec<_> = marked.into_iter().map(|(at, _)| at).collect();
+        assert_eq!(marked, [0, 1, 2]);
+        assert_eq!(members[0].take_calls(), BTreeSet::from([1, 2]));
+        assert!(second.is_held());
+    }
+
+    /// A reactor that ends was the last one that had to report.
+    #[test]
+    fn departed_reactor_marks_those_that_waited() {
+        let locks = Locks::default();
+        let (one, two, third) = (locks.join(0), locks.join(1), locks.join(2));
+        let lock = one.ask(1, 0..512);
+        for member in [&one, &third] {
+            assert!(member.take_changes() && !member.settle(|_, _, _| false));
+        }
+        assert!(!one.has_changes());
+        drop(two);
+        assert!(one.has_changes() && lock.is_held());
+        assert_eq!(third.take_calls(), BTreeSet::from([0, 1]));
     }
 
     const NOW: Duration = Duration::from_secs(5);
@@ -574,7 +720,7 @@ mod tests {
     #[test]
     fn barrier_does_not_wait_for_later_commands() {
         let locks = Locks::default();
-        let (one, two) = (locks.join(), locks.join());
+        let (one, two) = (locks.join(0), locks.join(1));
         let barrier = one.barrier(7, BarrierScope::Writes);
         let after = |ms| NOW + Duration::from_millis(ms);
         assert!(!one.settle_barriers(NOW, |_, _| None));
@@ -591,18 +737,16 @@ mod tests {
     #[test]
     fn barrier_waits_for_every_reactor_and_does_not_block_writes() {
         let locks = Locks::default();
-        let (one, two) = (locks.join(), locks.join());
-        let before = two.version();
+        let (one, two) = (locks.join(0), locks.join(1));
         let barrier = one.barrier(7, BarrierScope::Writes);
-        assert_ne!(two.version(), before);
+        assert!(one.take_changes() && two.take_changes());
         assert!(one.is_idle() && !one.blocks(7, &(0..512), NOW, &mut None));
         assert!(!one.settle_barriers(NOW, |_, _| None) && !barrier.is_quiet());
-        let version = one.version();
         let of = |its| move |storage, _| (storage == its).then_some(NOW);
         assert!(two.settle_barriers(NOW, of(7)) && !barrier.is_quiet());
-        assert_eq!(one.version(), version, "nothing new");
+        assert!(!one.has_changes(), "nothing new");
         assert!(!two.settle_barriers(NOW, of(8)) && barrier.is_quiet());
-        assert_ne!(one.version(), version);
+        assert!(one.has_changes() && !two.has_changes());
         let (first, second) = (
             one.barrier(1, BarrierScope::Writes),
             one.barrier(2, BarrierScope::Writes),

@@ -17,7 +17,7 @@ use crate::quota::Quota;
 use crate::registry::Registry;
 use crate::reservations::ReservationNotice;
 use crate::save_queue::SaveQueue;
-use crate::{LimitCounters, Limits, Locks, Model, OtherGateways, Writers};
+use crate::{Call, LimitCounters, Limits, Locks, Model, OtherGateways, Writers};
 
 /// State of one target that all reactors share.
 #[derive(Debug)]
@@ -114,20 +114,23 @@ impl Shared {
     }
 
     /// `lost` lost communication with its host: other controllers of that host and subsystem
-    /// report it.
-    pub(crate) fn host_lost(&self, lost: &Controller) {
+    /// report it. Returns the calls to their admin queues.
+    pub(crate) fn host_lost(&self, lost: &Controller) -> Vec<Call> {
         let Some(Instance { ciu, .. }) = lost.lock().instances.current() else {
-            return;
+            return Vec::new();
         };
         let subnqn = lost.subnqn();
+        let mut calls = Vec::new();
         for controller in self.registry.all() {
             if controller.hostnqn == lost.hostnqn
                 && controller.subnqn() == subnqn
                 && !controller.is_discovery()
             {
                 controller.host_lost(lost.cntlid, ciu);
+                calls.push(controller.home_call());
             }
         }
+        calls
     }
 
     /// NSATTR of Identify Namespace changed: notifies the controllers of the subsystem.

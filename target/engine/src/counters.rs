@@ -18,6 +18,7 @@ pub struct Counters {
     rejected: AtomicU64,
     closed: [AtomicU64; ConnectionEnd::ALL.len()],
     stalled: AtomicU64,
+    queue_polls: AtomicU64,
 }
 
 /// What a thread spends its time on.
@@ -156,6 +157,17 @@ impl Counters {
     /// Commands that were outstanding for too long.
     pub fn all_stalled(&self) -> u64 {
         get(Some(&self.stalled))
+    }
+
+    /// `count` queue pairs are polled because of an event.
+    pub fn polled_queues(&self, count: usize) {
+        add(Some(&self.queue_polls), count as u64);
+    }
+
+    /// Polls of queue pairs because of events: those at intervals, and after messages of their
+    /// hosts, are not included. Tests bound how they grow with queue pairs and reactors.
+    pub fn all_queue_polls(&self) -> u64 {
+        get(Some(&self.queue_polls))
     }
 
     /// Time so far, and the number of iterations or sleeps.

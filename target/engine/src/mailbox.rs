@@ -1,8 +1,9 @@
 //! How other threads reach a reactor: flags, orders, and an eventfd that wakes it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,8 @@ bitflags::bitflags! {
         const LOCKS = 1 << 3;
         /// [`Order`]s are pending.
         const ORDERS = 1 << 4;
+        /// Controllers changed: poll those of their queues that the reactor has.
+        const CALLS = 1 << 5;
     }
 }
 
@@ -164,7 +167,11 @@ pub struct Mailbox {
 struct Inner {
     mail: AtomicU8,
     wakeup: EventFd,
+    /// Writes to the eventfd.
+    wakeups: AtomicU64,
     orders: Mutex<Orders>,
+    /// Identifiers of controllers that changed.
+    calls: Mutex<BTreeSet<u16>>,
 }
 
 #[derive(Default)]
@@ -178,6 +185,10 @@ impl Inner {
     fn orders(&self) -> MutexGuard<'_, Orders> {
         // A panic while the lock is held leaves nothing inconsistent.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn calls(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -202,7 +213,9 @@ impl Mailbox {
             inner: Arc::new(Inner {
                 mail: AtomicU8::new(0),
                 wakeup,
+                wakeups: AtomicU64::new(0),
                 orders: Mutex::default(),
+                calls: Mutex::default(),
             }),
         })
     }
@@ -217,6 +230,19 @@ impl Mailbox {
         orders.waiting.push(order);
         drop(orders);
         self.send(Mail::ORDERS);
+    }
+
+    /// Controller `cntlid` changed: the reactor polls its queues of this controller, and only
+    /// these. At most one call for each controller is pending.
+    pub fn call(&self, cntlid: u16) {
+        self.inner.calls().insert(cntlid);
+        self.send(Mail::CALLS);
+    }
+
+    /// Takes the identifiers of all calls. [`Mail::CALLS`] says that there are any.
+    #[must_use]
+    pub fn take_calls(&self) -> BTreeSet<u16> {
+        std::mem::take(&mut *self.inner.calls())
     }
 
     /// The reactor ended: pending and future orders are dropped.
@@ -238,11 +264,22 @@ impl Mailbox {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Adds `mail` and wakes the reactor.
+    /// Adds `mail` and wakes the reactor. If there was mail already, its sender wakes the
+    /// reactor, which takes all mail at once.
     pub fn send(&self, mail: Mail) {
-        self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel);
+        if self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel) != 0 {
+            return;
+        }
+        self.inner.wakeups.fetch_add(1, Ordering::Relaxed);
         // It fails if the counter is full: the eventfd is signalled already.
         let _ = self.inner.wakeup.write(1);
+    }
+
+    /// How often the eventfd was written, a system call each time. Tests bound how this grows
+    /// with the number of reactors.
+    #[must_use]
+    pub fn wakeups(&self) -> u64 {
+        self.inner.wakeups.load(Ordering::Relaxed)
     }
 
     /// Sends `mail` to all of `all`.
@@ -266,8 +303,8 @@ impl Mailbox {
         if self.inner.mail.load(Ordering::Relaxed) == 0 {
             return Mail::empty();
         }
-        // Drain the eventfd before taking the flags: mail that arrives in between signals
-        // it again.
+        // Drain the eventfd before taking the flags: mail that is the first one afterwards
+        // signals it again.
         self.silence();
         Mail::from_bits_truncate(self.inner.mail.swap(0, Ordering::AcqRel))
     }

@@ -7,7 +7,8 @@
 //! resource remains in use.
 //!
 //! [`crowd`] has an honest host beside hostile peers, [`paths`] a host that loses one of two
-//! paths, and [`gateways`] several gateways that take over from each other.
+//! paths, [`gateways`] several gateways that take over from each other, and [`scale`] many
+//! reactors, whose messages it counts.
 //!
 //! This crate tests no real network, no real backing store and no process: the end-to-end
 //! tests do.
@@ -30,6 +31,7 @@ mod oracle;
 pub mod paths;
 mod plan;
 mod reservations;
+pub mod scale;
 mod trace;
 mod workload;
 mod world;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Written rarely (but for `last_active_ms`), read by every queue of the controller.
+/// Written rarely (but for `last_active`), read by every queue of the controller.
 #[derive(Debug, Default)]
 pub(crate) struct HotState {
     /// Whether commands other than Fabrics commands are served: CSTS.RDY and
@@ -14,8 +14,7 @@ pub(crate) struct HotState {
     gone: AtomicBool,
     /// Counts resets. An I/O queue of an earlier count is closed.
     epoch: AtomicU32,
-    /// Time of the last sign of life of the host, in milliseconds.
-    last_active_ms: AtomicU64,
+    last_active: LastActive,
     /// When the keep-alive interval began, in milliseconds.
     armed_ms: AtomicU64,
     /// Whether the host disabled the volatile write cache.
@@ -26,6 +25,14 @@ pub(crate) struct HotState {
     aborts: AtomicBool,
     /// Whether a Cross-Controller Reset that it was asked for is in progress.
     resets: AtomicBool,
+}
+
+/// Time of the last sign of life of the host, in milliseconds. Each queue writes it once per
+/// millisecond: on cache lines of its own, so that commands do not wait for the rest of the state.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct LastActive {
+    ms: AtomicU64,
 }
 
 impl HotState {
@@ -58,7 +65,7 @@ impl HotState {
     }
 
     pub(crate) fn last_active(&self) -> Duration {
-        Duration::from_millis(self.last_active_ms.load(Ordering::Relaxed))
+        Duration::from_millis(self.last_active.ms.load(Ordering::Relaxed))
     }
 
     /// When the keep-alive interval began.
@@ -80,8 +87,8 @@ impl HotState {
     pub(crate) fn note_activity(&self, now: Duration) {
         let now_ms = ms(now);
         // Queues on other cores write this cache line too: write it only if it changes.
-        if self.last_active_ms.load(Ordering::Relaxed) != now_ms {
-            self.last_active_ms.store(now_ms, Ordering::Relaxed);
+        if self.last_active.ms.load(Ordering::Relaxed) != now_ms {
+            self.last_active.ms.store(now_ms, Ordering::Relaxed);
         }
     }
 

@@ -36,7 +36,7 @@ use crate::live::{Live, View};
 use crate::model::PortAddress;
 use crate::namespace_view::{NamespaceView, Present, Viewer};
 use crate::protection::ProtectionRequest;
-use crate::{Limits, Source, Subsystem};
+use crate::{Call, Limits, Source, Subsystem};
 use aborts::{AbortOutcome, Aborts};
 use access::AccessCounts;
 use errors::{ErrorEntry, ErrorRing};
@@ -367,6 +367,23 @@ impl Controller {
         self.lock().notices.due()
     }
 
+    /// The call to the reactor of the admin queue.
+    pub(crate) fn home_call(&self) -> Call {
+        self.call(self.home)
+    }
+
+    fn call(&self, reactor: u16) -> Call {
+        let cntlid = self.cntlid;
+        Call { reactor, cntlid }
+    }
+
+    /// The calls to the reactors of the I/O queues. After the controller is [lost](HotState::lose)
+    /// no queue joins any more.
+    pub(crate) fn io_calls(&self) -> Vec<Call> {
+        let cold = self.lock();
+        cold.queues.values().map(|at| self.call(*at)).collect()
+    }
+
     /// Abort command `by` names command `cid` of queue `sqid`.
     pub(crate) fn ask_abort(&self, by: u16, sqid: u16, cid: u16) -> AbortOutcome {
         let mut cold = self.lock();
@@ -435,18 +452,20 @@ impl Controller {
     }
 
     /// Writes CC. Returns whether I/O queues are to be closed.
-    pub(crate) fn write_cc(&self, cc: u32, incarnations: &Incarnations) -> bool {
+    pub(crate) fn write_cc(&self, cc: u32, incarnations: &Incarnations) -> Option<Vec<Call>> {
         let mut cold = self.lock();
         let was_enabled = cold.registers.is_enabled();
         let was_serving = cold.registers.is_serving();
         cold.registers.write_cc(cc, self.is_discovery());
         let reset = was_enabled && !cold.registers.is_enabled();
+        let mut calls = Vec::new();
         if reset {
             // Base 2.1, 3.7.2: a Controller Level Reset aborts commands,
             // deletes I/O queues and resets features to their defaults, but
             // not the Keep Alive Timeout, which Connect set for the
             // association.
-            cold.queues.clear();
+            let queues = std::mem::take(&mut cold.queues);
+            calls = queues.into_values().map(|at| self.call(at)).collect();
             cold.notices.clear();
             cold.aborts.clear();
             cold.access = AccessCounts::default();
@@ -468,6 +487,6 @@ impl Controller {
                 .begin(incarnations, self.identity(&subnqn, 0));
         }
         self.hot.set_ready(cold.registers.is_serving());
-        reset
+        reset.then_some(calls)
     }
 }

@@ -13,8 +13,9 @@ use crate::health::DataTransferred;
 const OPERATIONS: usize = Operation::ALL.len();
 const CLASSES: usize = Class::ALL.len();
 
-/// Counters that one thread writes.
+/// Counters that one thread writes, on cache lines of their own.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Tally {
     classes: [PerClass; CLASSES],
     /// Except reads and writes, which have their own class.

@@ -15,13 +15,13 @@ use crate::admin::cancel_requests;
 use crate::controller::Controller;
 use crate::controller::aborts::AbortOutcome;
 use crate::request::{Failure, Next, Request, Stage};
-use crate::{Action, Order, Response};
+use crate::{Action, Call, Order, Response};
 
-/// The reactor of a queue, and the reactors that it has to wake.
+/// The reactor of a queue, and the calls that it has to deliver.
 #[derive(Debug, Default)]
 pub(super) struct Home {
     pub(super) reactor: u16,
-    calls: Vec<u16>,
+    calls: Vec<Call>,
 }
 
 /// The response to a command that was held.
@@ -66,7 +66,12 @@ impl Queue {
             AbortOutcome::NoQueue => Ok(Next::Done(result(false))),
             AbortOutcome::TooMany => Err(Failure::transient(Status::ABORT_LIMIT_EXCEEDED)),
             AbortOutcome::Waits { at } => {
-                self.call(sqid, at);
+                let cntlid = controller.cntlid;
+                let call = Call {
+                    reactor: at,
+                    cntlid,
+                };
+                self.call(sqid, call);
                 Ok(Next::Hold)
             }
         }
@@ -137,24 +142,26 @@ impl Queue {
         let qid = self.qid;
         if let Some(controller) = self.controller() {
             controller.lock().aborts.report(qid, cid, aborted);
-            let at = controller.home;
-            self.call(0, at);
+            let call = controller.home_call();
+            self.call(0, call);
         }
     }
 
-    /// Requests a poll of queue `qid` of the controller, on reactor `at`.
-    fn call(&mut self, qid: u16, at: u16) {
+    /// Requests a poll of queue `qid` of the controller of `call`.
+    fn call(&mut self, qid: u16, call: Call) {
         if qid == self.qid {
             self.follow_ups |= FollowUps::POLL;
         } else {
-            self.call_reactor(at);
+            self.request_calls([call]);
         }
     }
 
-    /// Requests that a reactor polls all its queues.
-    pub(super) fn call_reactor(&mut self, at: u16) {
-        self.home.calls.push(at);
-        self.follow_ups |= FollowUps::CALL;
+    /// Requests that the engine delivers `calls`.
+    pub(super) fn request_calls(&mut self, calls: impl IntoIterator<Item = Call>) {
+        self.home.calls.extend(calls);
+        if !self.home.calls.is_empty() {
+            self.follow_ups |= FollowUps::CALL;
+        }
     }
 
     /// Sets the reactor of this queue, by its index among those that share the target. Call
@@ -163,8 +170,8 @@ impl Queue {
         self.home.reactor = reactor;
     }
 
-    /// Reactors that are to poll their queues.
-    pub fn take_calls(&mut self) -> Vec<u16> {
+    /// Takes the calls to deliver.
+    pub fn take_calls(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.home.calls)
     }
 }

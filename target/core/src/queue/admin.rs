@@ -18,10 +18,13 @@ use crate::{CloseCause, Event, Executed, Order, Response};
 
 impl Queue {
     /// Its connection ends. After an admin queue ends, its I/O queues begin nothing more.
-    /// Returns whether every reactor has to poll its queues.
-    #[must_use]
-    pub fn ends(&self) -> bool {
-        matches!(&self.role, Role::Admin(controller) if controller.hot.lose())
+    pub fn ends(&mut self) {
+        if let Role::Admin(controller) = &self.role
+            && controller.hot.lose()
+        {
+            let calls = controller.io_calls();
+            self.request_calls(calls);
+        }
     }
 
     pub(super) fn poll_admin(
@@ -44,8 +47,7 @@ impl Queue {
             // target has a line.
             controller.lock().registers.fatal();
             self.lost_host = true;
-            let _ = self.leave();
-            self.follow_ups |= FollowUps::POLL_ALL;
+            self.leave();
             return self.ordered(CloseCause::KeepAlive { kato_ms });
         }
         self.expire_authentication(now);

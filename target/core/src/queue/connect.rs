@@ -398,7 +398,7 @@ impl Queue {
         if let Some(lost) = &lost {
             self.shared.limit_counters.add(Limit::DiscoveryControllers);
             // A discovery controller has only its admin queue.
-            self.call_reactor(lost.home);
+            self.request_calls([lost.home_call()]);
         }
         let added = added.map_err(|limit| match (limit, &candidate.proposed) {
             (Limit::ControllerIds, Some(proposed)) => self.identifier_taken(proposed.cntlid()),

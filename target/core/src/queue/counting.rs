@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvmeof_wire::Status;
 
-use super::{FollowUps, Queue, Role};
+use super::{Queue, Role};
 use crate::Response;
 use crate::controller::errors::ErrorEntry;
 use crate::metrics::ReactorMetrics;
@@ -96,10 +96,9 @@ impl Queue {
             lba: request.lba,
             nsid: request.nsid,
         });
-        // The admin queue has a new event. Not for each failure: otherwise a failing backing
-        // store would make every reactor poll all its queues.
+        // The admin queue has a new event. Not for each failure: a backing store may fail often.
         if tells {
-            self.follow_ups |= FollowUps::POLL_ALL;
+            self.request_calls([controller.home_call()]);
         }
         status
     }

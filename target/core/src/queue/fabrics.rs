@@ -143,11 +143,11 @@ impl Queue {
 
     fn write_cc(&mut self, controller: &Controller, cc: u32) {
         let reset = controller.write_cc(cc, &self.shared.incarnations);
-        if reset {
+        if let Some(calls) = reset {
             // Held commands belong to the time before the reset.
             self.event_requests.clear();
             self.completions.clear();
-            self.follow_ups |= FollowUps::POLL_ALL;
+            self.request_calls(calls);
         }
         let registers = controller.lock().registers;
         if registers.csts().contains(nvmeof_wire::registers::Csts::CFS) {

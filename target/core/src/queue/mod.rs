@@ -40,8 +40,8 @@ use crate::model::PortAddress;
 use crate::request::{Bounds, Failure, Next, Request, Reserving, Stage, bit};
 use crate::shared::Shared;
 use crate::{
-    Action, CloseCause, Data, DisconnectReason, Disconnected, Event, InFlight, Order, PendingSave,
-    Remote,
+    Action, Call, CloseCause, Data, DisconnectReason, Disconnected, Event, InFlight, Order,
+    PendingSave, Remote,
 };
 use abort::{HeldAnswer, Home};
 use authentication::Authentication;
@@ -65,7 +65,7 @@ bitflags::bitflags! {
         const DEADLINE = 1 << 2;
         /// [`Queue::take_remark`] has a line for the log.
         const REMARK = 1 << 3;
-        /// The reactors of [`Queue::take_calls`] have to poll their queues.
+        /// [`Queue::take_calls`] has calls to deliver.
         const CALL = 1 << 4;
         /// With `REMARK`: the line is a warning.
         const WARNING = 1 << 5;
@@ -462,12 +462,12 @@ impl Queue {
         }
     }
 
-    /// Leaves the controller. Returns whether every reactor has to poll its queues.
-    #[must_use]
-    pub fn close(mut self) -> bool {
-        let changed = self.leave();
-        let is_reset = self.in_flight.take().is_some_and(InFlight::release);
-        changed | is_reset
+    /// Leaves the controller. Returns what the engine has to do, with the calls.
+    pub fn close(mut self) -> (FollowUps, Vec<Call>) {
+        self.leave();
+        self.quiesced();
+        let calls = self.take_calls();
+        (self.take_follow_ups(), calls)
     }
 
     /// What it may still have in flight at backing stores, which is to be kept until they have
@@ -527,6 +527,12 @@ impl Queue {
         Ok(next)
     }
 
+    /// The identifier of its controller, if it has one.
+    #[must_use]
+    pub fn cntlid(&self) -> Option<u16> {
+        self.controller().map(|controller| controller.cntlid)
+    }
+
     fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.role {
             Role::Unconnected { .. } => None,
@@ -558,21 +564,30 @@ impl Queue {
         })
     }
 
-    fn leave(&mut self) -> bool {
+    fn leave(&mut self) {
         // Only once: a later queue may have the same identifiers.
         if std::mem::replace(&mut self.left, true) {
-            return false;
+            return;
         }
         match &self.role {
-            Role::Unconnected { .. } => false,
-            Role::Io(joined) => joined.leave(self.qid),
+            Role::Unconnected { .. } => {}
+            // The admin queue may wait for it: to complete Abort commands, or to be closed.
+            Role::Io(joined) => {
+                let call = joined.controller().home_call();
+                let was_joined = joined.leave(self.qid);
+                self.request_calls(was_joined.then_some(call));
+            }
             Role::Admin(controller) => {
-                self.shared.registry.remove(controller);
+                let controller = Arc::clone(controller);
+                self.shared.registry.remove(&controller);
                 if self.lost_host {
-                    self.shared.host_lost(controller);
+                    let calls = self.shared.host_lost(&controller);
+                    self.request_calls(calls);
                 }
-                let notified = crate::admin::cancel_requests(&self.shared, controller, |_| true);
-                controller.hot.lose() | notified
+                if crate::admin::cancel_requests(&self.shared, &controller, |_| true) {
+                    self.follow_ups |= FollowUps::POLL_ALL;
+                }
+                self.ends();
             }
         }
     }

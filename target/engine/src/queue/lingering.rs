@@ -77,9 +77,8 @@ impl QueuePair {
             self.remove_from_backlog(io);
             self.block_newer_writes(io.now, io);
             // The host drops its I/O queues as well, and resends their commands.
-            if self.core.ends() {
-                io.resources.follow_ups |= FollowUps::POLL_ALL;
-            }
+            self.core.ends();
+            io.resources.calls.extend(self.core.take_calls());
             self.check_quiesced(io);
         }
     }

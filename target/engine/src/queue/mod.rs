@@ -35,8 +35,8 @@ use nvmeof_backend::BackingStores;
 use nvmeof_memory::{Buf, Pool};
 use nvmeof_rdma::{CloseReason, ListenerId, Peer, PostError, Provider, QpId, RateLimiter};
 use nvmeof_target_core::{
-    CloseCause, DisconnectReason, Disconnected, FollowUps, Order, PortQuotaGuard, Queue as Core,
-    Writers,
+    Call, CloseCause, DisconnectReason, Disconnected, FollowUps, Order, PortQuotaGuard,
+    Queue as Core, Writers,
 };
 
 use crate::authentication::PendingJob;
@@ -105,7 +105,7 @@ pub(crate) struct Resources {
     /// What the reactor has to do after the call.
     pub(crate) follow_ups: FollowUps,
     /// Reactors that have to poll their queues, by index.
-    pub(crate) calls: Vec<u16>,
+    pub(crate) calls: Vec<Call>,
     /// When to poll queues next. Earlier than necessary is harmless.
     pub(crate) timer: Option<Duration>,
     /// Where backing stores that fail are reported.
@@ -280,6 +280,11 @@ impl QueuePair {
         self.slots.free(slot, self.account.as_ref());
     }
 
+    /// The identifier of its controller, if it has one.
+    pub(crate) fn cntlid(&self) -> Option<u16> {
+        self.core.cntlid()
+    }
+
     /// Lets the core start actions without a command.
     pub(crate) fn poll(&mut self, io: &mut Io<'_>) {
         while self.state != State::Closing
@@ -386,7 +391,12 @@ impl QueuePair {
     }
 
     /// The queue pair is closed. Returns whether every reactor has to poll its queues.
-    pub(crate) fn closed(self, reason: &CloseReason, now: Duration, log: &mut PeerLog) -> bool {
+    pub(crate) fn closed(
+        self,
+        reason: &CloseReason,
+        now: Duration,
+        log: &mut PeerLog,
+    ) -> (FollowUps, Vec<Call>) {
         // A host that disconnects a queue is alive. Closing by the target says nothing
         // about the host.
         if *reason == CloseReason::Peer {

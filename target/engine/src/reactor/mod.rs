@@ -19,7 +19,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,6 @@ use crate::tag::{NO_SLOT, SlotId, Tag};
 use accept::Requests;
 use detach::Detach;
 use drain::Stage;
-use locks::LockChanges;
 use nvmeof_rdma::RateLimiter;
 use orders::ClosingStore;
 use poll_schedule::PollSchedule;
@@ -91,7 +90,8 @@ pub struct Reactor<S> {
     capsule_len: usize,
     queues: Queues,
     resources: Resources,
-    lock_changes: LockChanges,
+    /// Whether a lock or a barrier waits for writes of this reactor.
+    locks_await_writes: bool,
     requests: Requests,
     /// Distributes connections over reactors, and the index of this member.
     steering: Option<(Steering, usize)>,
@@ -156,12 +156,13 @@ impl<S: BackingStores> Reactor<S> {
         let awaiting = AwaitingBuffers::new(SecondBuffers::new(&config.data)?);
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = DataBuffers::new(buffers);
-        let locked = Locked {
-            member: target.locks().join(),
-            waiting: Waiting::default(),
-        };
         let number = peers.iter().position(|peer| peer.is(&mailbox));
         let number = number.and_then(|number| u16::try_from(number).ok());
+        let number = number.unwrap_or_default();
+        let locked = Locked {
+            member: target.locks().join(number),
+            waiting: Waiting::default(),
+        };
         let resources = Resources {
             buffers,
             accounts,
@@ -193,10 +194,10 @@ impl<S: BackingStores> Reactor<S> {
             stores,
             mailbox,
             peers,
-            number: number.unwrap_or_default(),
+            number,
             capsule_len: SQE_LEN + in_capsule,
             queues: Queues::default(),
-            lock_changes: LockChanges::new(&resources.locked.member),
+            locks_await_writes: false,
             resources,
             requests: Requests::default(),
             steering: None,
@@ -321,14 +322,23 @@ impl<S: BackingStores> Reactor<S> {
         if mail.contains(Mail::ORDERS) {
             self.take_orders(now);
         }
+        let called = match mail.contains(Mail::CALLS) {
+            true => self.mailbox.take_calls(),
+            false => BTreeSet::new(),
+        };
         // Process received messages before timeouts of hosts: this reactor may have been
         // late itself.
         self.reset_start_budget();
         did_work |= self.poll_providers(now);
         did_work |= self.respond_to_requests(now);
         did_work |= self.start_due(now);
-        if mail.contains(Mail::POLL) || self.resources.timer.is_some_and(|timer| now >= timer) {
+        if mail.contains(Mail::POLL) {
+            self.check_queues_on_demand(now);
+        } else if self.resources.timer.is_some_and(|timer| now >= timer) {
             self.check_queues(now);
+        }
+        if !called.is_empty() {
+            self.poll_queues_of(&called, now);
         }
         if self.poll_stores(now)? {
             did_work = true;
@@ -359,9 +369,12 @@ impl<S: BackingStores> Reactor<S> {
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn rest(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
-        if !self.done.is_empty() || !self.stores.may_sleep()? {
+        // Changes of locks are delivered first: see `nvmeof_target_core::Locks`.
+        let has_changes = self.resources.locked.member.has_changes();
+        if has_changes || !self.done.is_empty() || !self.stores.may_sleep()? {
             return Ok(false);
         }
+        self.poll_schedule.will_sleep();
         for provider in &mut self.providers {
             provider.rest();
         }
@@ -413,7 +426,7 @@ impl<S: BackingStores> Reactor<S> {
     fn poll_providers(&mut self, now: Duration) -> bool {
         let mut did_work = false;
         let mut events = std::mem::take(&mut self.events);
-        self.poll_schedule.begin(self.providers.len());
+        self.poll_schedule.begin(self.providers.len(), now);
         for at in 0..self.providers.len() {
             if !self.poll_schedule.should_poll(at) {
                 continue;
@@ -509,9 +522,9 @@ impl<S: BackingStores> Reactor<S> {
             queue_pair.record_connection_error();
         }
         // Its buffers are returned, and other queues may wait for them.
-        if queue_pair.closed(reason, now, &mut self.resources.connect_log) {
-            self.resources.follow_ups |= FollowUps::POLL_ALL;
-        }
+        let (follow_ups, calls) = queue_pair.closed(reason, now, &mut self.resources.connect_log);
+        self.resources.follow_ups |= follow_ups;
+        self.resources.calls.extend(calls);
         self.resources.accounts.remove_unused(now);
         if let Some(provider) = self.providers.get_mut(provider) {
             let more = || self.resources.capsules.take();
@@ -542,6 +555,12 @@ impl<S: BackingStores> Reactor<S> {
         let provider = self.queues.get(id)?.link.provider;
         let (queues, mut io) = self.split(provider, now)?;
         Some(act(queues.get(id)?, &mut io))
+    }
+
+    /// The same as [`check_queues`](Self::check_queues), because of an event.
+    fn check_queues_on_demand(&mut self, now: Duration) {
+        self.counters.polled_queues(self.queues.len());
+        self.check_queues(now);
     }
 
     /// Polls every queue, closes those whose host takes too long, and determines when to

@@ -220,8 +220,13 @@ impl Queues {
 
     /// Slots in use.
     pub(super) fn ids(&self) -> Vec<SlotId> {
+        self.ids_where(|_| true)
+    }
+
+    /// Slots in use whose queue pairs `is_it` accepts.
+    pub(super) fn ids_where(&self, is_it: impl Fn(&QueuePair) -> bool) -> Vec<SlotId> {
         let all = (0u16..).zip(&self.entries);
-        all.filter(|(_, entry)| entry.queue_pair.is_some())
+        all.filter(|(_, entry)| entry.queue_pair.as_ref().is_some_and(&is_it))
             .map(|(index, entry)| SlotId {
                 index,
                 generation: entry.generation,

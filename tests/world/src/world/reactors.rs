@@ -183,6 +183,16 @@ impl Reactors {
         self.running().map(|one| one.reactor.queue_pairs()).sum()
     }
 
+    /// Wake-ups of all by messages, and polls of their queue pairs because of events.
+    pub(crate) fn messages(&self) -> (u64, u64) {
+        self.running()
+            .map(|one| &one.reactor)
+            .fold((0, 0), |(wakeups, polls), reactor| {
+                let its = reactor.counters().all_queue_polls();
+                (wakeups + reactor.mailbox().wakeups(), polls + its)
+            })
+    }
+
     /// Sends a message to all of them.
     pub(crate) fn send(&self, mail: Mail) {
         for one in self.running() {

@@ -264,22 +264,22 @@ fn internal_error_event_cannot_be_disabled() {
     assert_eq!(event(&mut host), None);
     let (status, follow_ups) = trim(Executed::Failed);
     assert_eq!(status, Status::INTERNAL_ERROR);
-    assert!(follow_ups.contains(FollowUps::POLL_ALL));
+    assert!(follow_ups.contains(FollowUps::CALL));
     assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
     hold(&mut host);
     for _ in 0..2 {
         let follow_ups = trim(Executed::Failed).1;
         assert!(
-            !follow_ups.contains(FollowUps::POLL_ALL),
+            !follow_ups.contains(FollowUps::CALL),
             "there is nothing to report"
         );
     }
     assert_eq!(event(&mut host), None, "until the page is read");
     host.read(GetLogPage::new(LogId::ERROR, 0, 0, 64).to_sqe(), 64);
     assert_eq!(event(&mut host), None, "its page covered both");
-    assert!(trim(Executed::Failed).1.contains(FollowUps::POLL_ALL));
+    assert!(trim(Executed::Failed).1.contains(FollowUps::CALL));
     let again = trim(Executed::Failed).1;
-    assert!(!again.contains(FollowUps::POLL_ALL), "it is known");
+    assert!(!again.contains(FollowUps::CALL), "it is known");
     assert_eq!(event(&mut host), Some(AsyncEvent::TRANSIENT_ERROR));
 }
 

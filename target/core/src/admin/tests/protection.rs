@@ -466,7 +466,11 @@ fn requests_of_a_closed_queue_are_cancelled() {
     let _lost = begin_set(&mut admin, 1, WriteProtection::PROTECTED);
     assert!(is_notified(&mut other));
     assert_eq!(write(&mut queue), Status::NAMESPACE_WRITE_PROTECTED);
-    assert!(admin.queue.close(), "others have to be notified");
+    let (follow_ups, _) = admin.queue.close();
+    assert!(
+        follow_ups.contains(FollowUps::POLL_ALL),
+        "others have to be notified"
+    );
     assert!(is_notified(&mut other));
     assert_eq!(state(&mut other, 1), WriteProtection::NONE);
     assert_eq!(write(&mut queue), Status::SUCCESS);

@@ -12,7 +12,7 @@ use nvmeof_wire::registers::Cc;
 use nvmeof_wire::{Nqn, Status};
 
 use crate::testing::{Host, connect_data, target, target_with};
-use crate::{CloseCause, FollowUps, Limits};
+use crate::{Call, CloseCause, FollowUps, Limits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -31,7 +31,8 @@ fn keep_alive_timeout_ends_controller_and_queues() {
         admin.close_cause(),
         Some(CloseCause::KeepAlive { kato_ms: 2000 })
     );
-    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::CALL));
+    assert_eq!(admin.queue.take_calls(), [Call { reactor: 0, cntlid }]);
     assert_eq!(
         io.close_cause(),
         Some(CloseCause::ControllerGone { cntlid })

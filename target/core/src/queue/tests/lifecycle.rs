@@ -6,7 +6,7 @@ use nvmeof_wire::registers::{Cap, Cc, Csts, Property, PropertyValue, Vs};
 use nvmeof_wire::{Status, nvm};
 
 use crate::testing::{Host, target};
-use crate::{CloseCause, Executed, FollowUps, IoKind};
+use crate::{Call, CloseCause, Executed, FollowUps, IoKind};
 
 #[test]
 fn properties_are_read_with_their_own_size() {
@@ -89,7 +89,8 @@ fn reset_closes_io_queues_and_keeps_the_admin_queue() {
     let mut io = Host::io(&target, 1, cntlid);
     let _ = admin.queue.take_follow_ups();
     admin.set_cc(0);
-    assert!(admin.queue.take_follow_ups().contains(FollowUps::POLL_ALL));
+    assert!(admin.queue.take_follow_ups().contains(FollowUps::CALL));
+    assert_eq!(admin.queue.take_calls(), [Call { reactor: 0, cntlid }]);
     assert_eq!(
         io.close_cause(),
         Some(CloseCause::ControllerGone { cntlid })
@@ -173,7 +174,8 @@ fn losing_the_admin_queue_loses_the_controller() {
     let target = target();
     let (admin, mut io) = Host::ready(&target);
     assert!(admin.queue.is_needed() && !io.queue.is_needed());
-    assert!(admin.queue.close());
+    let (follow_ups, calls) = admin.queue.close();
+    assert!(follow_ups.contains(FollowUps::CALL) && calls.len() == 1);
     assert!(matches!(
         io.close_cause(),
         Some(CloseCause::ControllerGone { .. })

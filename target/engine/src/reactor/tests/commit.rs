@@ -124,5 +124,5 @@ fn fused_operation_excludes_writes_after_its_commit() {
     assert_eq!((at(4), at(5), at(6)), (5, 9, 8));
     settle(&mut bench, &mut [&mut host, &mut other]);
     assert_eq!(bench.reactor.free_buffers(), free);
-    assert!(bench.reactor.target.locks().join().is_idle());
+    assert!(bench.reactor.target.locks().join(0).is_idle());
 }

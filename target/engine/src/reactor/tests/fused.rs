@@ -63,7 +63,7 @@ fn fused_write_requires_equal_compare() {
     }
     settle(&mut bench, &mut [&mut host]);
     assert_eq!(bench.reactor.free_buffers(), free);
-    assert!(bench.reactor.target.locks().join().is_idle());
+    assert!(bench.reactor.target.locks().join(0).is_idle());
 }
 
 /// A write that began before completes first, a later one waits, and one to another range
@@ -112,7 +112,7 @@ fn every_reactor_has_to_agree() {
     let mut bench = Bench::new(52);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    let other = bench.reactor.target.locks().join();
+    let other = bench.reactor.target.locks().join(0);
     let pair = swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
     settle(&mut bench, &mut [&mut host]);
     assert!(host.take(pair[0]).is_none());
@@ -130,7 +130,7 @@ fn departed_host_leaves_no_lock() {
     swap(&mut host, qp, 0, &[0; 512], &[1; 512], true);
     settle(&mut bench, &mut [&mut host]);
     assert_eq!(bench.reactor.stores_mut().in_flight(), 1);
-    let other = bench.reactor.target.locks().join();
+    let other = bench.reactor.target.locks().join(0);
     host.provider.disconnect(qp);
     settle(&mut bench, &mut [&mut host]);
     assert!(!other.is_idle(), "the backing store has a part of it");

@@ -43,7 +43,7 @@ fn newer_writes_wait_for_those_of_a_lost_queue() {
     let (mut gone, mut host) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut gone);
     let (_, qp2) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     hold(&mut bench, true);
     gone.send_with(qp, command(io::WRITE, 4, 2), &[1; 1024]);
     gone.send(qp, command(io::WRITE_ZEROES, 8, 1), &[]);
@@ -90,7 +90,7 @@ fn ending_queue_blocks_newer_writes_immediately() {
     let (_, cntlid) = admin(&mut bench, &mut silent, 500);
     let (qp, _) = connect(&mut bench, &mut silent, &Connect::new(1, 4, 0), cntlid);
     let (_, qp2) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     hold(&mut bench, true);
     silent.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     bench.run_for(&mut [&mut silent, &mut host], A_WHILE);
@@ -112,7 +112,7 @@ fn closing_queue_starts_no_commands() {
     let mut bench = Bench::new(84);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     hold(&mut bench, true);
     host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     bench.run_for(&mut [&mut host], A_WHILE);
@@ -140,7 +140,7 @@ fn end_of_admin_queue_stops_its_io_queues() {
     let mut bench = Bench::new(85);
     let mut host = bench.host();
     let (_, qp) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     hold(&mut bench, true);
     host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
     bench.run_for(&mut [&mut host], A_WHILE);
@@ -172,7 +172,7 @@ fn newer_writes_wait_for_a_slow_one() {
     let (mut slow, mut host) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut slow);
     let (_, qp2) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     hold(&mut bench, true);
     let (trim, ranges) = trim(&[(4, 1), (40, 1)]);
     let trim = slow.send_with(qp, trim, &ranges);
@@ -199,7 +199,7 @@ fn backlog_of_a_closed_queue_is_dropped() {
     let (mut gone, mut host) = (bench.host(), bench.host());
     let (_, qp) = ready(&mut bench, &mut gone);
     let (_, qp2) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     bench.reactor.stores_mut().room = 1;
     hold(&mut bench, true);
     gone.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);
@@ -229,7 +229,7 @@ fn aborted_write_blocks_no_other() {
     let mut bench = Bench::new(86);
     let mut host = bench.host();
     let (admin, qp) = ready(&mut bench, &mut host);
-    let locks = bench.reactor.target.locks().join();
+    let locks = bench.reactor.target.locks().join(0);
     bench.reactor.stores_mut().room = 1;
     hold(&mut bench, true);
     let first = host.send_with(qp, command(io::WRITE, 4, 1), &[1; 512]);

@@ -50,7 +50,7 @@ fn protect_behind(bench: &mut Bench, hosts: &mut [Host; 2], sqe: Sqe, data: &[u8
 fn with_another_reactor(seed: u64) -> (Bench, Host, LockMember) {
     let mut bench = Bench::new(seed);
     let host = bench.host();
-    let other = bench.reactor.target.locks().join();
+    let other = bench.reactor.target.locks().join(0);
     (bench, host, other)
 }
 
@@ -195,7 +195,7 @@ fn only_writes_of_closed_queues_delay_protection() {
         assert_eq!(bench.reactor.stores_mut().in_flight(), 3);
         host.provider.disconnect(qp);
         settle(&mut bench, &mut [&mut host]);
-        let other = bench.reactor.target.locks().join();
+        let other = bench.reactor.target.locks().join(0);
         let barriers = [0, 1].map(|storage| other.barrier(storage, BarrierScope::Writes));
         let locks = [0, 1].map(|storage| other.ask(storage, 2048..2560));
         assert!(!other.settle_barriers(bench.net.now(), |_, _| None));
@@ -218,7 +218,7 @@ fn protection_does_not_wait_for_later_writes() {
         let mut bench = Bench::new(75);
         let mut host = bench.host();
         let (_, qp) = ready(&mut bench, &mut host);
-        let other = bench.reactor.target.locks().join();
+        let other = bench.reactor.target.locks().join(0);
         bench.reactor.stores_mut().hold = true;
         host.send_with(qp, command(io::WRITE, 4, 1), &[9; 512]);
         settle(&mut bench, &mut [&mut host]);
