@@ -36,15 +36,25 @@ impl Spread {
         }
     }
 
+    /// Index of the last queue of this thread, if calls that are made now join others there.
+    pub(crate) fn collecting(&self, availability: impl Fn(usize) -> Availability) -> Option<usize> {
+        let last = self.last()?.load(Ordering::Relaxed);
+        (availability(last) == Availability::Collecting).then_some(last)
+    }
+
+    fn last(&self) -> Option<&AtomicUsize> {
+        let thread = THREAD.with(|number| *number);
+        let last = self.last.get(thread.checked_rem(self.last.len())?)?;
+        Some(&last.0)
+    }
+
     /// Index of the queue for a call of this thread. `None` if no queue is connected.
     pub(crate) fn choose(&self, availability: impl Fn(usize) -> Availability) -> Option<usize> {
-        let queues = self.last.len();
-        let thread = THREAD.with(|number| *number);
-        let last = &self.last.get(thread.checked_rem(queues)?)?.0;
-        let before = last.load(Ordering::Relaxed);
-        if availability(before) == Availability::Collecting {
-            return Some(before);
+        if let Some(last) = self.collecting(&availability) {
+            return Some(last);
         }
+        let last = self.last()?;
+        let (before, queues) = (last.load(Ordering::Relaxed), self.last.len());
         let mut chosen = None;
         for index in (before + 1..queues).chain(0..=before) {
             match availability(index) {
