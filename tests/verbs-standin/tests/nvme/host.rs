@@ -89,7 +89,7 @@ impl Host {
         let info = (0..STEPS).find_map(|_| {
             step(served, &mut now);
             admin.poll(now, &mut done);
-            let failed = admin.is_closed().then(|| None);
+            let failed = admin.is_closed().then_some(None);
             admin.info().cloned().map(Some).or(failed)
         });
         let Some(info) = info.expect("connecting ends") else {

@@ -13,11 +13,12 @@
 
 mod blocks;
 mod host;
+mod log;
 #[path = "../it/watched.rs"]
 mod watched;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use nvmeof_guards::{Medium, Served};
@@ -27,6 +28,7 @@ use nvmeof_verbs_standin::{configure, install, planned, violations};
 
 use blocks::Ledger;
 use host::{Host, Lost};
+use log::Log;
 use watched::Watched;
 
 /// The side whose device fails.
@@ -52,10 +54,11 @@ fn provider() -> Box<dyn Provider> {
 
 impl Stage {
     fn new(profile: &'static str) -> Self {
-        static NETWORK: AtomicU8 = AtomicU8::new(1);
+        static NETWORK: AtomicU16 = AtomicU16::new(1);
         install();
         let network = NETWORK.fetch_add(1, Ordering::Relaxed);
-        let addrs = [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(10, 90, network, end)));
+        let [high, low] = network.to_be_bytes();
+        let addrs = [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(10, 90 + high, low, end)));
         let names = ["t", "h"].map(|side| format!("nvme{network}{side}"));
         let [target, host] = names;
         let address = SocketAddr::new(addrs[0], 4420).into();
@@ -116,6 +119,7 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
     };
     let device = stage.device(end).to_owned();
     configure(&format!("{device} fault={place}:{number}{value}")).unwrap();
+    let log = Log::new();
     let result = host.run(&mut stage.served, &mut ledger, host::ROUNDS);
     let happened = planned(&device) == 0;
     if happened && effect == Effect::Ends {
@@ -123,6 +127,9 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
         assert!(!reason.is_empty());
     }
     host.finish(&mut stage.served);
+    if happened && effect == Effect::Ends {
+        check_log(&log, end);
+    }
     if fault.starts_with("removal") && happened {
         if end == End::Target {
             return true;
@@ -150,6 +157,23 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
     host.finish(&mut stage.served);
     assert_eq!(violations(), [""; 0]);
     planned(&device) == 0
+}
+
+/// The log says why, and no more than once for each queue. The target knows its own reason.
+#[track_caller]
+fn check_log(log: &Log, end: End) {
+    let all = log.with(&[]);
+    let of = |queue: &str| {
+        let ends = ["disconnected: ", "connection lost: "].map(|words| log.with(&[words, queue]));
+        ends.concat()
+    };
+    let (admin, io) = (of("queue=0"), of("queue=1"));
+    assert!(admin.len() <= 1 && io.len() <= 1, "{all:#?}");
+    let knows = |line: &String| line.contains("connection lost: ");
+    match end {
+        End::Host => assert!(!all.is_empty()),
+        End::Target => assert!(io.iter().any(knows), "{all:#?}"),
+    }
 }
 
 const KINDS: [&str; 4] = [
