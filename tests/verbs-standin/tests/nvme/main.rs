@@ -38,6 +38,13 @@ enum End {
     Target,
 }
 
+/// How the target receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    Own,
+    Shared,
+}
+
 /// A device for each side, and a target.
 struct Stage {
     host: String,
@@ -53,7 +60,7 @@ fn provider() -> Box<dyn Provider> {
 }
 
 impl Stage {
-    fn new(profile: &'static str) -> Self {
+    fn new(profile: &'static str, receives: Receives) -> Self {
         static NETWORK: AtomicU16 = AtomicU16::new(1);
         install();
         let network = NETWORK.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +72,10 @@ impl Stage {
         add(&target, profile, addrs[0]);
         add(&host, profile, addrs[1]);
         configure(&format!("{target} from={host}")).unwrap();
-        let medium = Medium::Other(provider, address);
+        let medium = match receives {
+            Receives::Own => Medium::Other(provider, address),
+            Receives::Shared => Medium::Shared(provider, address, 256),
+        };
         let served = Served::on(&medium, &"ram:4G".parse().unwrap());
         Self {
             host,
@@ -104,9 +114,14 @@ enum Effect {
 
 /// Loads a target while the fault happens at its `number`-th place. Returns whether the fault
 /// happened.
-fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effect) -> bool {
-    println!("{profile}: {fault} {number} at {end:?}");
-    let mut stage = Stage::new(profile);
+fn load(
+    (profile, receives): (&'static str, Receives),
+    end: End,
+    (fault, number): (&str, u32),
+    effect: Effect,
+) -> bool {
+    println!("{profile}, {receives:?} receives: {fault} {number} at {end:?}");
+    let mut stage = Stage::new(profile, receives);
     let mut ledger = Ledger::default();
     let mut host = Host::connect(provider, &mut stage.served).expect("nothing fails yet");
     host.run(&mut stage.served, &mut ledger, host::ROUNDS / 4)
@@ -128,6 +143,14 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
     }
     host.finish(&mut stage.served);
     if happened && effect == Effect::Ends {
+        if end == End::Target {
+            // The target may have to wait for its device.
+            let mut steps = 0..host::STEPS;
+            let said = || !log.with(&["connection lost: ", "queue=1"]).is_empty();
+            while !said() && steps.next().is_some() {
+                host::step(&mut stage.served, &mut Duration::default());
+            }
+        }
         check_log(&log, end);
     }
     if fault.starts_with("removal") && happened {
@@ -190,7 +213,8 @@ fn each(fault: &str, effect: Effect) {
     for kind in KINDS {
         for end in [End::Host, End::Target] {
             for number in [1, 2, 5, 11] {
-                happened += u32::from(load(kind, end, fault, number, effect));
+                let kind = (kind, Receives::Own);
+                happened += u32::from(load(kind, end, (fault, number), effect));
             }
         }
     }
@@ -234,6 +258,23 @@ fn refused_memory() {
 fn refused_queues() {
     each("create-qp", Effect::Any);
     each("create-cq", Effect::Any);
+}
+
+/// The places that only a target with shared receives reaches.
+#[test]
+fn shared_receives() {
+    for (fault, effect) in [
+        ("post-srq-recv", Effect::Any),
+        ("receive=21", Effect::Ends),
+        ("create-srq", Effect::Any),
+        ("last-receive", Effect::Any),
+    ] {
+        let once = [1, 2, 5].into_iter().filter(|number| {
+            let kind = ("profile=roce delay=1", Receives::Shared);
+            load(kind, End::Target, (fault, *number), effect)
+        });
+        assert!(once.count() > 0, "{fault} never happens");
+    }
 }
 
 #[test]
