@@ -99,6 +99,11 @@ fn killed_host_leaks_nothing() {
         bench.kill();
         let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
         assert!(back.is_some(), "{}", target.log());
+        let late = target.lines(&["Keep Alive Timeout"]);
+        assert!(
+            late.is_empty(),
+            "its device did not report the end: {late:?}"
+        );
         same_bytes(&target.read(1, 0, None), &pattern(1, 4 * MIB));
         target.assert_healthy();
         target.stop();

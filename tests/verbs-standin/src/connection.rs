@@ -148,7 +148,8 @@ pub(crate) fn lose_peer(world: &mut World, id: usize, replied: bool) {
             hear(world, id, CmMessage::DisconnectReply);
         }
         _ => {
-            if state != IdState::Over {
+            // If this side left first, a reply is enough.
+            if !matches!(state, IdState::Over | IdState::Leaving) {
                 hear(world, id, CmMessage::DisconnectRequest);
             }
             hear(world, id, CmMessage::DisconnectReply);
