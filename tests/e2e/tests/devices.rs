@@ -99,6 +99,10 @@ fn killed_host_leaks_nothing() {
         bench.kill();
         let back = eventually(|| (fds(target.pid()) <= idle).then_some(()));
         assert!(back.is_some(), "{}", target.log());
+        // Its device reports the end, and no timer has to detect it.
+        let ends = || target.lines(&["disconnected: closed by the peer", "queue=1"]);
+        let both = eventually(|| (ends().len() == 2).then_some(()));
+        assert!(both.is_some(), "{}", target.log());
         same_bytes(&target.read(1, 0, None), &pattern(1, 4 * MIB));
         target.assert_healthy();
         target.stop();

@@ -148,7 +148,8 @@ pub(crate) fn lose_peer(world: &mut World, id: usize, replied: bool) {
             hear(world, id, CmMessage::DisconnectReply);
         }
         _ => {
-            if state != IdState::Over {
+            // If this side left first, a reply is enough.
+            if !matches!(state, IdState::Over | IdState::Leaving) {
                 hear(world, id, CmMessage::DisconnectRequest);
             }
             hear(world, id, CmMessage::DisconnectReply);
@@ -395,6 +396,8 @@ pub(crate) fn arrive(world: &mut World, from: Peer, request: Connect) {
         one.local = Some(request.to);
         one.remote = request.from;
         one.peer = Some(from);
+        // Until it is accepted with others.
+        one.params = request.params;
         set_addrs(one.raw, one.local, one.remote);
     }
     match from {
@@ -493,6 +496,30 @@ fn make_ready(world: &mut World, id: usize, peer: Option<Peer>) {
     }
     transfer::run(world, key);
     transfer::run_peer(world, key);
+}
+
+/// What an id offers whose owner passes no parameters: what the peer wants, or as much as the
+/// device can do (`rdma_accept(3)`, `rdma_connect(3)`).
+pub(crate) fn default_offer(world: &World, id: usize) -> Offer {
+    let Some(one) = world.ids.ids.get(&id) else {
+        return Offer::default();
+    };
+    let device = one.device.and_then(|device| world.devices.get(device));
+    let most = device.map_or(0, |device| device.profile.max_reads);
+    let most = u8::try_from(most).unwrap_or(u8::MAX);
+    let params = if one.state == IdState::Requested {
+        one.params
+    } else {
+        Params {
+            reads_in: most,
+            reads_out: most,
+            rnr_retry: 7,
+        }
+    };
+    Offer {
+        private_data: Vec::new(),
+        params,
+    }
 }
 
 /// Accepts a request.

@@ -21,8 +21,8 @@ use crate::world::{World, lock};
 #[allow(non_upper_case_globals, reason = "a symbol of C")]
 pub(crate) static nvmeof_standin: c_int = 1;
 
-/// Environment variable with the text for [`configure`], read when the devices are listed
-/// for the first time.
+/// Environment variable with the text for [`configure`], read once when the devices are listed
+/// or an event channel is created.
 pub const VARIABLE: &str = "NVMEOF_VERBS_STANDIN";
 
 /// Changes devices. The text is a list of changes, separated by semicolons: the name of a

@@ -59,6 +59,7 @@ mod message;
 mod oracle;
 mod posting;
 mod profile;
+mod programs;
 mod queue;
 mod raw;
 mod rdmacm;

@@ -2,15 +2,17 @@
 //! folder that the processes share. A thread reads from them, as the device of its process.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr};
 
 use crate::connection;
 use crate::ids::{CmMessage, Peer};
@@ -116,10 +118,11 @@ impl Links {
         };
         while !link.outbox.is_empty() {
             let (first, _) = link.outbox.as_slices();
-            match (&link.stream).write(first) {
+            // A program of C does not expect a signal when its peer is gone.
+            match socket::send(link.stream.as_raw_fd(), first, MsgFlags::MSG_NOSIGNAL) {
                 Ok(count) => drop(link.outbox.drain(..count)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => break,
                 // The peer is gone, which reading tells.
                 Err(_) => link.outbox.clear(),
             }
@@ -302,8 +305,15 @@ pub(crate) fn connect(world: &mut World, folder: &Path, id: usize, request: Conn
         None => return Connected::NoListener(request),
         Some(stream) => stream.and_then(|stream| world.links.add(stream, Some(id))),
     };
-    let Ok(link) = link else {
-        return Connected::NoAnswer;
+    let link = match link {
+        Ok(link) => link,
+        Err(error) => {
+            // Its listener is busy, which is no misuse.
+            if error.kind() != ErrorKind::WouldBlock {
+                world.violation(format!("no link to {}: {error}", request.to));
+            }
+            return Connected::NoAnswer;
+        }
     };
     send(world, link, &Message::Connect(request));
     Connected::To(link)
@@ -311,11 +321,10 @@ pub(crate) fn connect(world: &mut World, folder: &Path, id: usize, request: Conn
 
 /// Connects to a listener without blocking. `None` if there is none.
 fn connect_to(path: &Path) -> io::Result<Option<UnixStream>> {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let fd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     let addr = UnixAddr::new(path)?;
-    match connect(std::os::fd::AsRawFd::as_raw_fd(&fd), &addr).map_err(io::Error::from) {
+    match socket::connect(fd.as_raw_fd(), &addr).map_err(io::Error::from) {
         Ok(()) => Ok(Some(fd.into())),
         Err(error)
             if matches!(

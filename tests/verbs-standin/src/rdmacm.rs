@@ -53,6 +53,7 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    control::read_environment();
     let signal = match Signal::new() {
         Ok(signal) => signal,
         Err(error) => return none(error.raw_os_error().unwrap_or(libc::EMFILE)),
@@ -464,13 +465,13 @@ fn forget_completions(world: &mut World, key: usize, qp: &Qp) {
     }
 }
 
-/// What a connection is offered.
+/// What an id offers its peer.
 ///
 /// # Safety
 /// Parameters with their private data, or null.
-unsafe fn offer(param: *const rdma_conn_param) -> Offer {
+unsafe fn offer(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Offer {
     if param.is_null() {
-        return Offer::default();
+        return connection::default_offer(&lock(), id.addr());
     }
     // SAFETY: the caller promises it.
     let param = unsafe { param.read() };
@@ -497,7 +498,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
     param: *mut rdma_conn_param,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let offer = unsafe { offer(param) };
+    let offer = unsafe { offer(id, param) };
     result(connection::connect(&mut lock(), id.addr(), &offer))
 }
 
@@ -507,7 +508,7 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     param: *mut rdma_conn_param,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    let offer = unsafe { offer(param) };
+    let offer = unsafe { offer(id, param) };
     result(connection::accept(&mut lock(), id.addr(), &offer))
 }
 

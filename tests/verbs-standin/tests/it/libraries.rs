@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The shared object, which cargo builds beside the tests.
 fn shared_object() -> PathBuf {
@@ -22,6 +23,15 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
+/// A folder with both libraries by their names.
+fn libraries(name: &str) -> PathBuf {
+    let folder = folder(name);
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        symlink(shared_object(), folder.join(name)).unwrap();
+    }
+    folder
+}
+
 /// Another process of this program finds the libraries by their names, and the devices in the
 /// environment.
 #[test]
@@ -30,10 +40,7 @@ fn process_uses_shared_object_by_names_of_libraries() {
         // The runtime of AddressSanitizer does not find the links.
         return;
     }
-    let folder = folder("libraries");
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
-        symlink(shared_object(), folder.join(name)).unwrap();
-    }
+    let folder = libraries("libraries");
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
             "--ignored",
@@ -61,6 +68,46 @@ fn devices_of_process() {
     // In this process nothing provides the functions but the libraries.
     for device in nvmeof_rdma_verbs::devices().unwrap() {
         println!("{} port {}: {:?}", device.name, device.port, device.kind);
+    }
+}
+
+/// `rping` of rdma-core, as both sides: it reads and writes the memory of its peer, and checks
+/// what arrives. It knows nothing of the provider.
+#[test]
+fn rping_runs_between_two_processes() {
+    if std::env::var_os("ASAN_OPTIONS").is_some() || Command::new("rping").output().is_err() {
+        // The package rdmacm-utils is not installed.
+        return;
+    }
+    let folder = libraries("rping");
+    for profile in ["roce", "no-windows", "iwarp"] {
+        let rping = |line: &str, addr: &str| {
+            let links = folder.display();
+            let device = format!("dev0 profile={profile} addr={addr} links={links}");
+            let mut command = Command::new("rping");
+            command
+                .args("-a 10.77.0.1 -p 7174 -C 100 -V -v".split(' '))
+                .arg(line)
+                .env("LD_LIBRARY_PATH", &folder)
+                .env(nvmeof_verbs_standin::VARIABLE, device)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            command
+        };
+        let server = rping("-s", "10.77.0.1").spawn().unwrap();
+        let socket = folder.join("10.77.0.1:7174");
+        for _ in 0..60_000 {
+            if socket.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let client = rping("-c", "10.77.0.2").output().unwrap();
+        let server = server.wait_with_output().unwrap();
+        assert!(client.status.success() && server.status.success());
+        let text = String::from_utf8_lossy(&client.stdout);
+        assert_eq!(text.matches("ping data: ").count(), 100, "{text}");
+        let _ = std::fs::remove_file(socket);
     }
 }
 
@@ -94,5 +141,5 @@ fn shared_object_exports_its_own_functions() {
             .filter(|name| name.starts_with(prefix))
             .count()
     };
-    assert_eq!((count("ibv_"), count("rdma_")), (21, 21));
+    assert_eq!((count("ibv_"), count("rdma_")), (23, 26));
 }

@@ -19,7 +19,7 @@ const DEPTH: usize = 8;
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Steps until a call must have completed, and a queue must have closed: far more than the
 /// time-outs of the host need.
-const STEPS: u32 = 400_000;
+pub(crate) const STEPS: u32 = 400_000;
 
 /// A connection that ended.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Host {
         let info = (0..STEPS).find_map(|_| {
             step(served, &mut now);
             admin.poll(now, &mut done);
-            let failed = admin.is_closed().then(|| None);
+            let failed = admin.is_closed().then_some(None);
             admin.info().cloned().map(Some).or(failed)
         });
         let Some(info) = info.expect("connecting ends") else {
@@ -254,7 +254,7 @@ impl Host {
 }
 
 /// One turn of the target, and time for both.
-fn step(served: &mut Served, now: &mut Duration) {
+pub(crate) fn step(served: &mut Served, now: &mut Duration) {
     *now += STEP;
     served.advance(STEP);
     served.iterate();

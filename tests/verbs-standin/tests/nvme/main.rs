@@ -13,11 +13,12 @@
 
 mod blocks;
 mod host;
+mod log;
 #[path = "../it/watched.rs"]
 mod watched;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use nvmeof_guards::{Medium, Served};
@@ -27,6 +28,7 @@ use nvmeof_verbs_standin::{configure, install, planned, violations};
 
 use blocks::Ledger;
 use host::{Host, Lost};
+use log::Log;
 use watched::Watched;
 
 /// The side whose device fails.
@@ -34,6 +36,13 @@ use watched::Watched;
 enum End {
     Host,
     Target,
+}
+
+/// How the target receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Receives {
+    Own,
+    Shared,
 }
 
 /// A device for each side, and a target.
@@ -51,18 +60,22 @@ fn provider() -> Box<dyn Provider> {
 }
 
 impl Stage {
-    fn new(profile: &'static str) -> Self {
-        static NETWORK: AtomicU8 = AtomicU8::new(1);
+    fn new(profile: &'static str, receives: Receives) -> Self {
+        static NETWORK: AtomicU16 = AtomicU16::new(1);
         install();
         let network = NETWORK.fetch_add(1, Ordering::Relaxed);
-        let addrs = [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(10, 90, network, end)));
+        let [high, low] = network.to_be_bytes();
+        let addrs = [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(10, 90 + high, low, end)));
         let names = ["t", "h"].map(|side| format!("nvme{network}{side}"));
         let [target, host] = names;
         let address = SocketAddr::new(addrs[0], 4420).into();
         add(&target, profile, addrs[0]);
         add(&host, profile, addrs[1]);
         configure(&format!("{target} from={host}")).unwrap();
-        let medium = Medium::Other(provider, address);
+        let medium = match receives {
+            Receives::Own => Medium::Other(provider, address),
+            Receives::Shared => Medium::Shared(provider, address, 256),
+        };
         let served = Served::on(&medium, &"ram:4G".parse().unwrap());
         Self {
             host,
@@ -101,9 +114,14 @@ enum Effect {
 
 /// Loads a target while the fault happens at its `number`-th place. Returns whether the fault
 /// happened.
-fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effect) -> bool {
-    println!("{profile}: {fault} {number} at {end:?}");
-    let mut stage = Stage::new(profile);
+fn load(
+    (profile, receives): (&'static str, Receives),
+    end: End,
+    (fault, number): (&str, u32),
+    effect: Effect,
+) -> bool {
+    println!("{profile}, {receives:?} receives: {fault} {number} at {end:?}");
+    let mut stage = Stage::new(profile, receives);
     let mut ledger = Ledger::default();
     let mut host = Host::connect(provider, &mut stage.served).expect("nothing fails yet");
     host.run(&mut stage.served, &mut ledger, host::ROUNDS / 4)
@@ -116,6 +134,7 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
     };
     let device = stage.device(end).to_owned();
     configure(&format!("{device} fault={place}:{number}{value}")).unwrap();
+    let log = Log::new();
     let result = host.run(&mut stage.served, &mut ledger, host::ROUNDS);
     let happened = planned(&device) == 0;
     if happened && effect == Effect::Ends {
@@ -123,6 +142,17 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
         assert!(!reason.is_empty());
     }
     host.finish(&mut stage.served);
+    if happened && effect == Effect::Ends {
+        if end == End::Target {
+            // The target may have to wait for its device.
+            let mut steps = 0..host::STEPS;
+            let said = || !log.with(&["connection lost: ", "queue=1"]).is_empty();
+            while !said() && steps.next().is_some() {
+                host::step(&mut stage.served, &mut Duration::default());
+            }
+        }
+        check_log(&log, end);
+    }
     if fault.starts_with("removal") && happened {
         if end == End::Target {
             return true;
@@ -152,6 +182,23 @@ fn load(profile: &'static str, end: End, fault: &str, number: u32, effect: Effec
     planned(&device) == 0
 }
 
+/// The log says why, and no more than once for each queue. The target knows its own reason.
+#[track_caller]
+fn check_log(log: &Log, end: End) {
+    let all = log.with(&[]);
+    let of = |queue: &str| {
+        let ends = ["disconnected: ", "connection lost: "].map(|words| log.with(&[words, queue]));
+        ends.concat()
+    };
+    let (admin, io) = (of("queue=0"), of("queue=1"));
+    assert!(admin.len() <= 1 && io.len() <= 1, "{all:#?}");
+    let knows = |line: &String| line.contains("connection lost: ");
+    match end {
+        End::Host => assert!(!all.is_empty()),
+        End::Target => assert!(io.iter().any(knows), "{all:#?}"),
+    }
+}
+
 const KINDS: [&str; 4] = [
     "profile=roce",
     "profile=roce delay=2 read_delay=3 local_delay=2",
@@ -166,7 +213,8 @@ fn each(fault: &str, effect: Effect) {
     for kind in KINDS {
         for end in [End::Host, End::Target] {
             for number in [1, 2, 5, 11] {
-                happened += u32::from(load(kind, end, fault, number, effect));
+                let kind = (kind, Receives::Own);
+                happened += u32::from(load(kind, end, (fault, number), effect));
             }
         }
     }
@@ -210,6 +258,23 @@ fn refused_memory() {
 fn refused_queues() {
     each("create-qp", Effect::Any);
     each("create-cq", Effect::Any);
+}
+
+/// The places that only a target with shared receives reaches.
+#[test]
+fn shared_receives() {
+    for (fault, effect) in [
+        ("post-srq-recv", Effect::Any),
+        ("receive=21", Effect::Ends),
+        ("create-srq", Effect::Any),
+        ("last-receive", Effect::Any),
+    ] {
+        let once = [1, 2, 5].into_iter().filter(|number| {
+            let kind = ("profile=roce delay=1", Receives::Shared);
+            load(kind, End::Target, (fault, *number), effect)
+        });
+        assert!(once.count() > 0, "{fault} never happens");
+    }
 }
 
 #[test]
