@@ -231,8 +231,9 @@ fn work_of_each_command_is_as_recorded() {
     );
 }
 
-/// System calls of the program, without those of the allocator: other tests count allocations, those
-/// of the stand-in's devices do not matter. `None` if this machine has no strace, or does not let it trace.
+/// System calls of the program, without those of the allocator: other tests count allocations,
+/// and those of the stand-in do not matter. `None` if this machine has no strace, or does not let
+/// it trace.
 fn system_calls(setup: &str, kind: &str, rounds: &str) -> Option<u64> {
     let summary = tempfile::NamedTempFile::new().unwrap();
     let mut strace = Command::new("strace");
