@@ -51,6 +51,7 @@ mod sizes;
 mod sys;
 mod windows;
 mod words;
+mod work_id;
 
 pub use config::VerbsConfig;
 pub use device::{DeviceInfo, DeviceKind, device_for_local, device_towards, devices};

@@ -57,12 +57,12 @@ pub(crate) enum SendItem {
         /// Whether it has [`Kept`] memory.
         keeps: bool,
     },
-    /// Bind of a window.
+    /// Bind of a window whose completion matters.
     Bind(RemoteKey),
     /// Invalidation of a window.
     Invalidate(RemoteKey),
-    /// A nudge to a silent peer.
-    Nudge,
+    /// Another bind, or a nudge to a silent peer.
+    Internal,
 }
 
 /// Memory of a request besides its buffer. Few requests have any: it is not in the item, which

@@ -25,12 +25,13 @@ use nvmeof_rdma::{
 
 use crate::adapter::{Adapter, AdapterId};
 use crate::blocking_calls::BlockingCalls;
-use crate::conn::{Conn, MOST_QPS, Table};
+use crate::conn::{Conn, Table};
 use crate::lingering::Lingering;
 use crate::listening::Group;
 use crate::mailbox::{Mailbox, Message};
 use crate::sys::{Batch, CmId, CmIdKey, ContextKey, EventChannel, set_nonblocking};
 use crate::windows::{KeyMap, Withdrawn};
+use crate::work_id::MOST_QPS;
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
 
@@ -184,11 +185,6 @@ impl Verbs {
             channel,
             epoll,
         })
-    }
-
-    fn is_registered(&self, buf: &Buf) -> bool {
-        let id = buf.region();
-        self.regions.iter().any(|region| region.id() == id)
     }
 
     fn adapter(&mut self, id: AdapterId) -> Option<&mut Adapter> {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{QpId, SharedReceives, SrqId, Tag, explain};
 
-use crate::conn::WorkId;
 use crate::outstanding::RecvItem;
 use crate::sys::{RecvChain, Segment, SharedReceiveQueue};
+use crate::work_id::WorkId;
 
 /// A shared receive queue. Fields are dropped in this order: the device forgets the memory
 /// before its owner may use it again.

@@ -231,6 +231,49 @@ fn work_of_each_command_is_as_recorded() {
     );
 }
 
+/// System calls of the program, without those of the allocator: other tests count allocations,
+/// and those of the stand-in do not matter. `None` if this machine has no strace, or does not let
+/// it trace.
+fn system_calls(setup: &str, kind: &str, rounds: &str) -> Option<u64> {
+    let summary = tempfile::NamedTempFile::new().unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-o"]).arg(summary.path());
+    strace.arg(env!("CARGO_BIN_EXE_nvmeof-guards-verbs"));
+    let status = strace.args([setup, kind, "16", rounds]).status().ok()?;
+    if !status.success() {
+        return None;
+    }
+    let text = std::fs::read_to_string(summary.path()).unwrap();
+    // % time, seconds, usecs/call, calls, errors if any, name.
+    let rows = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_others = rows.filter(|row| {
+        let name = row.last().copied().unwrap_or_default();
+        !["brk", "mmap", "munmap", "total"].contains(&name)
+    });
+    let calls = of_others.filter_map(|row| row.get(3)?.parse::<u64>().ok());
+    let calls: u64 = calls.sum();
+    assert!(calls > 0, "{text}");
+    Some(calls)
+}
+
+/// Sides that poll make no system calls for a command: programs with 128 and 1024 commands make as
+/// many. Descriptors are looked at by time, of which little passes.
+#[test]
+fn commands_make_no_system_calls() {
+    for (setup, kind) in [
+        ("own", "read"),
+        ("own", "write"),
+        ("shared", "read"),
+        ("pulled", "write"),
+    ] {
+        let few = system_calls(setup, kind, "8");
+        let many = system_calls(setup, kind, "64");
+        assert_eq!(many, few, "{setup} {kind}");
+    }
+}
+
 /// The program that is counted runs.
 #[test]
 fn counted_program_runs_over_devices() {

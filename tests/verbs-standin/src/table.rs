@@ -26,9 +26,9 @@ fn lookup(name: &CStr) -> Option<NonNull<c_void>> {
         ibverbs {
             ibv_get_device_name ibv_query_device ibv_query_port ibv_get_async_event
             ibv_ack_async_event ibv_alloc_pd ibv_dealloc_pd ibv_reg_mr_iova ibv_reg_mr
-            ibv_reg_mr_iova2 ibv_dereg_mr ibv_create_comp_channel ibv_destroy_comp_channel ibv_create_cq
-            ibv_destroy_cq ibv_get_cq_event ibv_ack_cq_events ibv_create_srq ibv_destroy_srq
-            ibv_modify_qp ibv_query_qp
+            ibv_reg_mr_iova2 ibv_dereg_mr ibv_create_comp_channel ibv_destroy_comp_channel
+            ibv_create_cq ibv_destroy_cq ibv_get_cq_event ibv_ack_cq_events ibv_create_srq
+            ibv_destroy_srq ibv_modify_qp ibv_query_qp
         }
         rdmacm {
             rdma_get_devices rdma_free_devices rdma_create_event_channel

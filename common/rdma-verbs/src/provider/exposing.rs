@@ -39,10 +39,8 @@ pub(super) enum Access {
     Window {
         adapter: AdapterId,
         window: Arc<MemoryWindow>,
-        /// The region that it is bound to.
-        region: Arc<MemoryRegion>,
-        /// To close it, it is destroyed with its region.
-        once: bool,
+        /// A region of its own that it is bound to. To close it, both are destroyed.
+        own: Option<Arc<MemoryRegion>>,
         state: WindowState,
     },
     Region {
@@ -55,8 +53,9 @@ pub(super) enum Access {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowState {
-    /// The local request to bind it is in progress.
+    /// The local request to bind it is in progress, and it is to be destroyed.
     Binding,
+    /// The local request to bind it is posted or complete.
     Open,
     /// The local request to invalidate it is in progress.
     Closing,
@@ -86,9 +85,6 @@ impl Verbs {
         let Some(conn) = self.conns.get(qp).filter(running) else {
             return Err((ExposeError::Closed, buf));
         };
-        if !self.is_registered(&buf) {
-            return Err((ExposeError::NotRegistered, buf));
-        }
         if conn.config.exposes == 0 {
             return Err((ExposeError::Full { max: 0 }, buf));
         }
@@ -132,15 +128,12 @@ impl Verbs {
         let domain = adapter.shared.as_ref().ok_or(ExposeError::Closed)?;
         let shared = domain.region_of(buf).ok_or(ExposeError::NotRegistered)?;
         let once = adapter.windows_once();
-        let region = match once.then(|| register_exact(domain, shared, buf)) {
-            None => Arc::clone(shared),
-            Some(Ok(region)) => region,
-            Some(Err(error)) => {
-                let error = explain(&error);
-                log_peer!(warn, conn, "memory cannot be exposed: {error}");
-                return Err(full);
-            }
-        };
+        let own = once.then(|| register_exact(domain, shared, buf));
+        let own = own.transpose().map_err(|error| {
+            not_registered(conn, &error);
+            full.clone()
+        })?;
+        let region = own.as_ref().unwrap_or(shared);
         let window = adapter.windows.take(domain.pd()).unwrap_or_else(|error| {
             let (device, error) = (&adapter.name, explain(&error));
             log_peer!(warn, conn, device, "no memory window: {error}");
@@ -159,20 +152,25 @@ impl Verbs {
         let op = SendOp::Bind {
             window: Arc::clone(&window),
             key,
-            region: Arc::clone(&region),
+            region,
+            keeps: once,
             addr: start,
             len,
             rights,
         };
-        let access = Access::Window {
-            adapter: link.room.adapter,
-            window,
-            region,
-            once,
-            state: WindowState::Binding,
+        // The completion matters only if the window is destroyed, which must not be before.
+        let (state, item) = match once {
+            true => (WindowState::Binding, SendItem::Bind(slice.key)),
+            false => (WindowState::Open, SendItem::Internal),
         };
-        // The window must not be destroyed before this completes.
-        chain(conn, SendItem::Bind(slice.key), op, once);
+        let adapter = link.room.adapter;
+        chain(conn, item, op, once);
+        let access = Access::Window {
+            adapter,
+            window,
+            own,
+            state,
+        };
         conn.internal += 1;
         conn.exposed = true;
         list(&mut self.listed, conn);
@@ -221,8 +219,7 @@ impl Verbs {
             let region = match region {
                 Ok(region) => region,
                 Err(error) => {
-                    let error = explain(&error);
-                    log_peer!(warn, conn, "memory cannot be exposed: {error}");
+                    not_registered(conn, &error);
                     return Err(ExposeError::Full {
                         max: self.config.limits.max_exposed,
                     });
@@ -364,21 +361,20 @@ impl Verbs {
     /// # Errors
     /// If the peer may still access it, as long as its queue pair exists.
     fn close_access(&mut self, access: Access) -> io::Result<()> {
-        let (adapter, window, region, once, state) = match access {
+        let (adapter, window, own, state) = match access {
             Access::Closed => return Ok(()),
             Access::Region { region, .. } => return region.close(),
             Access::Window {
                 adapter,
                 window,
-                region,
-                once,
+                own,
                 state,
-            } => (adapter, window, region, once, state),
+            } => (adapter, window, own, state),
         };
         let Some(adapter) = self.adapter(adapter) else {
             return Ok(());
         };
-        if state == WindowState::Closed && !once {
+        if state == WindowState::Closed && own.is_none() {
             adapter.windows.give_back(window);
             return Ok(());
         }
@@ -386,7 +382,7 @@ impl Verbs {
         // The window is destroyed before its region. A chain that still contains it belongs
         // to a destroyed queue pair.
         let closed = Arc::into_inner(window).map_or(Ok(()), MemoryWindow::close);
-        drop(region);
+        drop(own);
         closed
     }
 
@@ -457,7 +453,7 @@ impl Exposure {
         matches!(
             self.access,
             Access::Window {
-                once: false,
+                own: None,
                 state: WindowState::Binding | WindowState::Open,
                 ..
             }
@@ -466,10 +462,10 @@ impl Exposure {
 
     /// Whether the peer cannot access it any more, or will not once it is dropped.
     fn may_go_back(&self) -> bool {
-        match self.access {
-            Access::Window { once, state, .. } => match state {
+        match &self.access {
+            Access::Window { own, state, .. } => match state {
                 WindowState::Binding | WindowState::Closing => false,
-                WindowState::Open => once,
+                WindowState::Open => own.is_some(),
                 WindowState::Closed => true,
             },
             Access::Closed | Access::Region { .. } => true,
@@ -498,6 +494,11 @@ pub(super) fn window_closed(exposed: &mut KeyMap<Exposure>, key: RemoteKey) {
     if let Some(state) = window_state(exposed, key) {
         *state = WindowState::Closed;
     }
+}
+
+fn not_registered(conn: &Conn, error: &io::Error) {
+    let error = explain(error);
+    log_peer!(warn, conn, "memory cannot be exposed: {error}");
 }
 
 /// The next key of `window` that no other exposure has: two devices may use the same key.

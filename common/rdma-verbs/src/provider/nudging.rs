@@ -68,7 +68,7 @@ impl Verbs {
             "the peer has been silent since the connection was established, sending a nudge"
         );
         conn.internal += 1;
-        chain(conn, SendItem::Nudge, op, true);
+        chain(conn, SendItem::Internal, op, true);
         self.post_chain(qp);
     }
 }

@@ -14,12 +14,13 @@ use super::closing::{completion, received, watched};
 use super::exposing::{window_closed, window_opened};
 use super::{Verbs, watch};
 use crate::adapter::AdapterId;
-use crate::conn::{Conn, Phase, WorkId};
+use crate::conn::{Conn, Phase};
 use crate::outstanding::{SendItem, failed};
 use crate::sys::{Batch, ContextKey, CqKey, DeviceEvent, WorkCompletion, event, status};
 use crate::words::{
     event_reason, not_closed, queue_failed, recv_reason, send_reason, stopped_by_request,
 };
+use crate::work_id::WorkId;
 
 /// Intervals of checks of the descriptors, while there are completions and while there are
 /// none.

@@ -10,12 +10,13 @@ use nvmeof_rdma::{
 
 use super::Verbs;
 use crate::adapter::Adapter;
-use crate::conn::{Conn, Phase, WorkId, log_peer};
+use crate::conn::{Conn, Phase, log_peer};
 use crate::domain::Domain;
 use crate::link::Link;
 use crate::outstanding::{Kept, RecvItem, SendItem};
 use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
+use crate::work_id::WorkId;
 
 /// The domain that a queue pair's memory is registered in.
 pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> Option<&'a Domain> {
@@ -354,7 +355,8 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     // SAFETY: each request names buffers that `conn.sends` keeps under its number until it
     // completed or the queue pair is gone (`chain`); what a bind opens is a buffer that the
     // provider keeps until it is withdrawn. Windows are those of this provider, which is
-    // used by one thread.
+    // used by one thread. The domain of regions that are not kept is that of the adapter, which
+    // exists as long as a queue pair uses it.
     unsafe {
         link.send_chain.post(&conn.cm)
     }

@@ -78,7 +78,9 @@ pub(crate) enum SendOp<'a> {
         window: Arc<MemoryWindow>,
         /// Its new key.
         key: u32,
-        region: Arc<MemoryRegion>,
+        region: &'a Arc<MemoryRegion>,
+        /// Keep the region until the request is posted. Others exist for longer.
+        keeps: bool,
         addr: u64,
         len: u64,
         rights: Rights,
@@ -120,7 +122,7 @@ pub(crate) struct SendChain {
     slots: Box<[SendSlot]>,
     count: usize,
     /// Objects to which the requests have pointers, and the window's new key.
-    named: Vec<(Arc<MemoryWindow>, Arc<MemoryRegion>, u32)>,
+    named: Vec<(Arc<MemoryWindow>, Option<Arc<MemoryRegion>>, u32)>,
 }
 
 // SAFETY: the pointers in the requests are set when they are posted, and name
@@ -214,12 +216,14 @@ impl SendChain {
                 window,
                 key,
                 region,
+                keeps,
                 addr,
                 len,
                 rights,
             } => {
-                bind(raw, &window, key, &region, addr..addr + len, rights);
-                self.named.push((window, region, key));
+                bind(raw, &window, key, region, addr..addr + len, rights);
+                let kept = keeps.then(|| Arc::clone(region));
+                self.named.push((window, kept, key));
             }
             SendOp::Invalidate { key } => {
                 raw.opcode = ibv_wr_opcode::IBV_WR_LOCAL_INV;
@@ -243,6 +247,7 @@ impl SendChain {
     /// Until each request completes, or the queue pair is destroyed:
     /// * no reference exists to the memory that its segments name, and nothing else writes it;
     /// * memory that a bind opens is the peer's, until its key is invalidated;
+    /// * regions of binds that the chain does not keep still exist;
     /// * no other chain has a bind of the same window meanwhile.
     pub(crate) unsafe fn post(&mut self, id: &CmId) -> io::Result<()> {
         let count = std::mem::take(&mut self.count);
@@ -257,9 +262,10 @@ impl SendChain {
         let mut bad = std::ptr::null_mut();
         let result = id.with_qp(|qp| {
             // SAFETY: the queue pair exists; the requests are linked up to the
-            // last, whose successor is null; segments, inline bytes, windows
-            // and regions they name are owned by this chain, and what the
-            // segments name is the device's as the caller promises.
+            // last, whose successor is null; segments, inline bytes and
+            // windows they name are owned by this chain; regions they name
+            // exist, and what the segments name is the device's, as the
+            // caller promises.
             unsafe { ibv_post_send(qp, first, &raw mut bad) }
         });
         for (window, _, key) in self.named.drain(..) {
