@@ -258,7 +258,8 @@ impl LockMember {
     #[inline]
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        // A requested lock waits until this reactor has reported. One for a write in flight does not, but is added before the host can send a newer write.
+        // A requested lock waits until this reactor has reported. One for a write in flight
+        // does not, but is added before the host can send a newer write.
         self.inner.count.load(Ordering::Acquire) == 0
     }
 

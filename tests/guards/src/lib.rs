@@ -17,9 +17,11 @@ mod carry;
 mod engine;
 mod long;
 mod pipes;
+mod reactors;
 mod stage;
 
 pub use engine::Engine;
 pub use long::{Direction, Long};
 pub use pipes::{PipeStreams, Pipes, Side};
+pub use reactors::{MARKS, Reactors, mark};
 pub use stage::{Medium, Served, Stage, Submit};

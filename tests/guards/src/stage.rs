@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nvmeof_backend::{Claim, Spec, UringStores};
 use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Call, Done, IoConfig, IoQueue};
-use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
+use nvmeof_initiator::{Blocks, ControllerInfo, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Buf, ClassSpec, Pages, Pool, PoolLayout};
 use nvmeof_rdma::{Address, Provider};
 use nvmeof_rdma_iwarp::IwarpConfig;
@@ -85,8 +85,8 @@ pub struct Stage {
 
 /// An initiator.
 struct Host {
-    /// Keeps the controller connected.
-    _admin: AdminQueue,
+    /// Keeps the controller connected, unless it is that of another host.
+    _admin: Option<AdminQueue>,
     queue: IoQueue,
     submit: Submit,
     bufs: Vec<Buf>,
@@ -201,18 +201,21 @@ impl Stage {
     /// The same with another medium and a backing store of 4 GiB.
     #[must_use]
     pub fn on(medium: &Medium, store: &Spec) -> Self {
-        let mut reactor = reactor(medium, store);
-        let mut now = Duration::ZERO;
-        let host = Host::connect(medium, &mut reactor, 0, &mut now);
+        let mut stage = Self::of(medium, reactor(medium, store)).and_another();
+        if let (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) = (medium, store) {
+            stage.max_iterations = MAX_ITERATIONS;
+        }
+        stage
+    }
+
+    /// The same with this reactor, and without a host.
+    pub(crate) fn of(medium: &Medium, reactor: Reactor<UringStores>) -> Self {
         Self {
             medium: medium.clone(),
             reactor,
-            hosts: vec![host],
-            now,
-            max_iterations: match (medium, store) {
-                (Medium::Pipes(_) | Medium::Shm(_), Spec::Null { .. }) => MAX_ITERATIONS,
-                _ => MAX_ITERATIONS_OF_OTHERS,
-            },
+            hosts: Vec::new(),
+            now: Duration::ZERO,
+            max_iterations: MAX_ITERATIONS_OF_OTHERS,
         }
     }
 
@@ -225,6 +228,26 @@ impl Stage {
         self
     }
 
+    /// The same with a further queue of the controller of `info`, which is on another reactor.
+    #[must_use]
+    pub fn and_queue(mut self, qid: u16, info: &ControllerInfo) -> Self {
+        let host = Host::join(
+            &self.medium,
+            &mut self.reactor,
+            (0, qid),
+            info,
+            &mut self.now,
+        );
+        self.hosts.push(host);
+        self
+    }
+
+    /// The controller of the first host.
+    #[must_use]
+    pub fn controller(&self) -> Option<Arc<ControllerInfo>> {
+        self.hosts.first()?._admin.as_ref()?.info().cloned()
+    }
+
     /// Sets how calls are submitted from now on.
     pub fn submits(&mut self, submit: Submit) {
         for host in &mut self.hosts {
@@ -235,6 +258,19 @@ impl Stage {
     /// Counters of the target's io_uring.
     pub fn ring_counts(&mut self) -> RingCounts {
         self.reactor.stores_mut().ring().counts()
+    }
+
+    /// Adds a provider, over which there is no traffic.
+    pub fn add_quiet(&mut self, medium: &Medium) {
+        let provider = self.reactor.add_provider(medium.provider(Side::Target));
+        self.reactor
+            .listen(provider.unwrap(), medium.address())
+            .unwrap();
+    }
+
+    /// Advances the time of both sides.
+    pub fn advance(&mut self, time: Duration) {
+        self.now += time;
     }
 
     /// Lets the target sleep briefly, if it would.
@@ -333,10 +369,24 @@ impl Host {
             poll_once(reactor, *now);
             admin.info().cloned()
         });
+        let mut host = Self::join(medium, reactor, (number, 1), &info, now);
+        host._admin = Some(admin);
+        host
+    }
+
+    /// Connects queue `qid` of the controller of host `number`.
+    fn join(
+        medium: &Medium,
+        reactor: &mut Reactor<UringStores>,
+        (number, qid): (usize, u16),
+        info: &ControllerInfo,
+        now: &mut Duration,
+    ) -> Self {
+        let mut done = Vec::with_capacity(usize::from(QUEUE));
         let config = IoConfig {
             names: names(number),
             queue: QueueShape {
-                qid: 1,
+                qid,
                 size: QUEUE,
                 flow_control: true,
             },
@@ -344,7 +394,7 @@ impl Host {
             connect_timeout: Duration::from_secs(10),
         };
         let provider = medium.provider(Side::Initiator);
-        let mut queue = IoQueue::connect(provider, medium.address(), &info, config, *now).unwrap();
+        let mut queue = IoQueue::connect(provider, medium.address(), info, config, *now).unwrap();
         settle(|| {
             *now += STEP;
             queue.poll(*now, &mut done);
@@ -365,7 +415,7 @@ impl Host {
             queue.poll(*now, &mut done);
         }
         Self {
-            _admin: admin,
+            _admin: None,
             queue,
             submit: Submit::Each,
             bufs: std::iter::from_fn(|| pool.take()).collect(),
@@ -466,7 +516,7 @@ fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
                 flow_control: true,
             },
             keep_alive: Duration::ZERO,
-            io_queues: 1,
+            io_queues: 2,
             in_capsule: medium.in_capsule(),
         },
         command_timeout: Duration::from_secs(30),
@@ -477,6 +527,19 @@ fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
 }
 
 fn reactor(medium: &Medium, store: &Spec) -> Reactor<UringStores> {
+    let mailbox = Mailbox::new().unwrap();
+    let peers = Arc::from([mailbox.clone()]);
+    reactor_of(
+        medium,
+        std::slice::from_ref(store),
+        target(medium),
+        mailbox,
+        peers,
+    )
+}
+
+/// A target with one namespace.
+pub(crate) fn target(medium: &Medium) -> Target {
     let namespace = NamespaceSpec {
         nsid: 1,
         blocks: BLOCKS,
@@ -496,7 +559,17 @@ fn reactor(medium: &Medium, store: &Spec) -> Reactor<UringStores> {
         namespaces: vec![namespace],
         ..SubsystemSpec::default()
     };
-    let limits = Limits::default();
+    Target::new(Model::build(Limits::default(), &[port], &[subsystem]).unwrap())
+}
+
+/// One of the reactors of `target`, with these stores; the first is that of its namespace.
+pub(crate) fn reactor_of(
+    medium: &Medium,
+    stores: &[Spec],
+    target: Target,
+    mailbox: Mailbox,
+    peers: Arc<[Mailbox]>,
+) -> Reactor<UringStores> {
     let class = |len, count| ClassSpec { len, count };
     let config = ReactorConfig {
         capsules: 512,
@@ -506,16 +579,13 @@ fn reactor(medium: &Medium, store: &Spec) -> Reactor<UringStores> {
         stall: Duration::from_secs(30),
         drain: Duration::from_secs(5),
     };
-    let model = Model::build(limits, &[port], &[subsystem]).unwrap();
-    let claim = Claim::take(store, None).unwrap();
-    let stores = UringStores::with(RingConfig::default(), [(0, claim)]).unwrap();
-    let mailbox = Mailbox::new().unwrap();
-    let peers = Arc::from([mailbox.clone()]);
-    let mut reactor = Reactor::new(config, Target::new(model), stores, mailbox, peers).unwrap();
+    let claims = stores.iter().map(|store| Claim::take(store, None).unwrap());
+    let stores = UringStores::with(RingConfig::default(), (0..).zip(claims)).unwrap();
+    let mut reactor = Reactor::new(config, target, stores, mailbox, peers).unwrap();
     let regions: Vec<_> = reactor.regions().cloned().collect();
     reactor.stores_mut().register_regions(&regions);
     let provider = medium.provider(Side::Target);
     let provider = reactor.add_provider(provider).unwrap();
-    reactor.listen(provider, address).unwrap();
+    reactor.listen(provider, medium.address()).unwrap();
     reactor
 }

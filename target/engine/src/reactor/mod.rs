@@ -157,8 +157,7 @@ impl<S: BackingStores> Reactor<S> {
         let accounts = Accounts::new(target.clone(), &buffers, config.capsules);
         let buffers = DataBuffers::new(buffers);
         let number = peers.iter().position(|peer| peer.is(&mailbox));
-        let number = number.and_then(|number| u16::try_from(number).ok());
-        let number = number.unwrap_or_default();
+        let number = u16::try_from(number.unwrap_or_default()).unwrap_or_default();
         let locked = Locked {
             member: target.locks().join(number),
             waiting: Waiting::default(),
