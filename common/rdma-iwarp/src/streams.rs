@@ -82,8 +82,6 @@ struct Stream {
     unix: bool,
     connecting: bool,
     hot: bool,
-    /// Whether it sent since the last poll of the hot list.
-    sent: bool,
     /// Consecutive tries without a byte.
     misses: u8,
     /// Counts it in the load of its group member.
@@ -146,7 +144,6 @@ impl SocketStreams {
             unix,
             connecting,
             hot: false,
-            sent: false,
             misses: 0,
             _guard: guard,
         };
@@ -161,14 +158,12 @@ impl SocketStreams {
         for id in &self.hot {
             if let Some(stream) = self.streams.get_mut(id.0) {
                 stream.misses = MISSES;
-                stream.sent = false;
             }
         }
     }
 
     /// Reports `Ready` for streams in the hot list, a bounded number per call in round robin,
-    /// and removes those that had no bytes for a while. The peer of a stream that has just sent
-    /// cannot have answered: what arrived before is received with the answer, by a later poll.
+    /// and removes those that had no bytes for a while.
     fn poll_hot(&mut self, events: &mut Vec<StreamEvent>) {
         let tries = self.hot.len().min(HOT_TRIES);
         self.untried = self.hot.len() > tries;
@@ -179,11 +174,6 @@ impl SocketStreams {
             let Some(stream) = self.streams.get_mut(id.0) else {
                 continue;
             };
-            if std::mem::take(&mut stream.sent) {
-                self.hot.push_back(id);
-                self.untried = true;
-                continue;
-            }
             stream.misses += 1;
             stream.hot = stream.misses <= MISSES;
             if stream.hot {
@@ -511,11 +501,7 @@ impl Streams for SocketStreams {
         let flags = MsgFlags::MSG_NOSIGNAL.bits();
         match stream.socket.send_vectored_with_flags(bufs, flags) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            Ok(count) => {
-                stream.sent = true;
-                Ok(count)
-            }
-            failed => failed,
+            sent => sent,
         }
     }
 

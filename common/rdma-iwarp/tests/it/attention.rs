@@ -2,7 +2,7 @@
 //! event.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use std::io::{IoSlice, IoSliceMut, Write};
+use std::io::{IoSliceMut, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -112,35 +112,6 @@ fn hot_stream_is_tried_between_polls_of_kernel() {
         assert!(polls <= 32, "the quiet one is never tried");
     }
     assert!(polls > 1, "each poll asks the kernel");
-}
-
-/// What its peer sends before it received has to be received anyway, and with the answer in one
-/// call.
-#[test]
-fn stream_that_has_just_sent_is_tried_one_poll_later() {
-    let (mut stage, [hot, _], [mut busy, _quiet]) = two();
-    for _ in 0..3 {
-        stage.streams.send(hot, &[IoSlice::new(b"hot")]).unwrap();
-        busy.write_all(b"early").unwrap();
-        for tried in [false, true] {
-            stage.now += Duration::from_micros(1);
-            let mut events = Vec::new();
-            stage.streams.poll(stage.now, &mut events);
-            assert_eq!(says_ready(&events, hot), tried, "{events:?}");
-            let again = (!tried).then_some(Duration::ZERO);
-            assert_eq!(stage.streams.next_deadline(), again);
-        }
-        while stage.receive(hot).is_none() {}
-    }
-}
-
-#[test]
-fn stream_that_has_sent_is_tried_at_once_after_a_sleep() {
-    let (mut stage, [hot, _], [mut busy, _quiet]) = two();
-    stage.streams.send(hot, &[IoSlice::new(b"hot")]).unwrap();
-    busy.write_all(b"answer").unwrap();
-    let (events, polls) = stage.until_something(Duration::from_millis(1));
-    assert!(says_ready(&events, hot) && polls == 1, "{events:?}");
 }
 
 #[test]
