@@ -352,27 +352,15 @@ impl Controller {
         }
     }
 
-    fn availability(&self, index: usize) -> Availability {
-        match self.inner.io.get(index) {
-            Some(queue) => queue.availability(),
-            None => Availability::Lost,
-        }
-    }
-
-    /// Whether the next call of this thread would be sent together with others.
-    pub(crate) fn collects_calls(&self) -> bool {
-        let spread = &self.inner.spread;
-        spread
-            .collecting(|index| self.availability(index))
-            .is_some()
-    }
-
     /// The I/O queue for a call.
     fn pick(&self) -> Result<&Arc<Shared<IoQueue>>, Error> {
         let Inner { io, spread, .. } = &*self.inner;
+        let availability = |index: usize| match io.get(index) {
+            Some(queue) => queue.availability(),
+            None => Availability::Lost,
+        };
         // A call on a lost queue fails with the error of the queue.
-        let chosen = spread.choose(|index| self.availability(index));
-        let chosen = chosen.unwrap_or(0);
+        let chosen = spread.choose(availability).unwrap_or(0);
         io.get(chosen).ok_or_else(|| {
             let text = "the controller was connected without I/O queues".to_owned();
             UsageError::Other(text).into()

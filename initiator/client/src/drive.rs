@@ -451,8 +451,8 @@ impl Shared<IoQueue> {
             Availability::Lost
         } else if !state.backlog.is_empty() || queue.connection().in_flight() >= queue.depth() {
             Availability::Full
-        } else if state.fresh > 0 {
-            Availability::Collecting
+        } else if state.fresh > 0 || queue.connection().in_flight() == 0 {
+            Availability::Unused
         } else {
             Availability::Open
         }

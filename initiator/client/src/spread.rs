@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// What a queue does with one more call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// Sends it together with calls that it has collected since its last poll.
-    Collecting,
-    /// Sends it; it has no new calls.
+    /// Has no call in flight, or sends it together with calls that it has collected since its last
+    /// poll.
+    Unused,
+    /// Sends it behind calls that are in flight.
     Open,
     /// Keeps it until others have ended.
     Full,
@@ -15,9 +16,9 @@ pub(crate) enum Availability {
     Lost,
 }
 
-/// Chooses queues. Calls that a thread makes between two polls of a queue share it, as far as it
-/// has room, so that they are sent together. Others go to the next queue with room, in
-/// round-robin order.
+/// Chooses queues. A thread stays with a queue until the queue has sent its calls, as far as there
+/// is room: calls that are made at the same time are sent together, and one call at a time uses
+/// one queue. Then the next queue with room follows, in round-robin order.
 pub(crate) struct Spread {
     /// Index of the last queue, by number of the thread.
     last: Box<[Last]>,
@@ -36,31 +37,21 @@ impl Spread {
         }
     }
 
-    /// Index of the last queue of this thread, if calls that are made now join others there.
-    pub(crate) fn collecting(&self, availability: impl Fn(usize) -> Availability) -> Option<usize> {
-        let last = self.last()?.load(Ordering::Relaxed);
-        (availability(last) == Availability::Collecting).then_some(last)
-    }
-
-    fn last(&self) -> Option<&AtomicUsize> {
-        let thread = THREAD.with(|number| *number);
-        let last = self.last.get(thread.checked_rem(self.last.len())?)?;
-        Some(&last.0)
-    }
-
     /// Index of the queue for a call of this thread. `None` if no queue is connected.
     pub(crate) fn choose(&self, availability: impl Fn(usize) -> Availability) -> Option<usize> {
-        if let Some(last) = self.collecting(&availability) {
-            return Some(last);
+        let queues = self.last.len();
+        let thread = THREAD.with(|number| *number);
+        let last = &self.last.get(thread.checked_rem(queues)?)?.0;
+        let before = last.load(Ordering::Relaxed);
+        if availability(before) == Availability::Unused {
+            return Some(before);
         }
-        let last = self.last()?;
-        let (before, queues) = (last.load(Ordering::Relaxed), self.last.len());
         let mut chosen = None;
         for index in (before + 1..queues).chain(0..=before) {
             match availability(index) {
                 Availability::Lost => {}
                 Availability::Full => chosen = chosen.or(Some(index)),
-                Availability::Collecting | Availability::Open => {
+                Availability::Unused | Availability::Open => {
                     chosen = Some(index);
                     break;
                 }
@@ -81,7 +72,7 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Availability::{Collecting, Full, Lost, Open};
+    use Availability::{Full, Lost, Open, Unused};
 
     /// The queues of successive calls while availability does not change.
     fn chosen<const N: usize>(queues: &[Availability; N], calls: usize) -> Vec<Option<usize>> {
@@ -96,15 +87,15 @@ mod tests {
     }
 
     #[test]
-    fn single_calls_go_to_all_queues_in_turn() {
+    fn calls_beside_others_go_to_all_queues_in_turn() {
         let indices = [1, 2, 0, 1].map(Some);
         assert_eq!(chosen(&[Open; 3], 4), indices);
     }
 
     #[test]
-    fn calls_join_those_that_are_not_sent() {
-        assert_eq!(chosen(&[Collecting, Open, Open], 3), [Some(0); 3]);
-        assert_eq!(chosen(&[Open, Collecting, Open], 3), [Some(1); 3]);
+    fn calls_stay_with_a_queue_that_has_not_sent() {
+        assert_eq!(chosen(&[Unused, Unused, Open], 3), [Some(0); 3]);
+        assert_eq!(chosen(&[Open, Unused, Open], 3), [Some(1); 3]);
     }
 
     #[test]

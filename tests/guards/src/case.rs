@@ -57,7 +57,7 @@ enum Receives {
 enum Interface {
     /// `Namespace` with one I/O queue.
     Direct,
-    /// `Namespace` with two I/O queues in turn.
+    /// `Namespace` of two controllers with one I/O queue each, in turn.
     TwoQueues,
     /// `MultipathNamespace` with one path.
     OnePath,

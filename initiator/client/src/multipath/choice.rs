@@ -68,19 +68,10 @@ impl Choice {
     ) -> Option<Arc<Usable>> {
         if avoid.is_none()
             && let Some(rotation) = &mut self.rotation
+            && let Some(usable) = rotation.take_turn().and_then(|at| self.paths.get(at))
+            && !usable.connection.is_lost()
         {
-            // Calls that are made at the same time are sent together.
-            let collects = |at: &usize| {
-                let usable = self.paths.get(*at);
-                usable.is_some_and(|usable| usable.namespace.controller().collects_calls())
-            };
-            let at = rotation.last_turn().filter(collects);
-            let at = at.or_else(|| rotation.take_turn());
-            if let Some(usable) = at.and_then(|at| self.paths.get(at))
-                && !usable.connection.is_lost()
-            {
-                return Some(Arc::clone(usable));
-            }
+            return Some(Arc::clone(usable));
         }
         let now = now();
         let other = avoid.and_then(|_| self.select(avoid, now));

@@ -135,16 +135,6 @@ impl Rotation {
         Some(Self { turns, next: 0 })
     }
 
-    /// The index of the path that the last command took, or would have taken. `None` if there is
-    /// only one path.
-    #[inline]
-    #[must_use]
-    pub fn last_turn(&self) -> Option<usize> {
-        let before = self.next.checked_sub(1);
-        let others = self.turns.len().checked_sub(2)?;
-        self.turns.get(before.unwrap_or(others + 1)).copied()
-    }
-
     /// The index of the path that the next command takes; `None` never occurs.
     #[inline]
     pub fn take_turn(&mut self) -> Option<usize> {

@@ -4,7 +4,7 @@
 //! each time. A separate program, as `nvmeof-guards-sockets`.
 #![forbid(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::future::poll_fn;
 use std::task::Poll;
@@ -35,7 +35,7 @@ struct Arguments {
 enum Interface {
     /// `Namespace` with one I/O queue
     Direct,
-    /// `Namespace` with two I/O queues in turn
+    /// `Namespace` of two controllers with one I/O queue each, in turn
     TwoQueues,
     /// `MultipathNamespace` with one path
     OnePath,
@@ -60,11 +60,13 @@ enum Disk {
 
 /// What keeps the paths connected.
 enum Connected {
-    Direct(Controller),
+    Direct(Vec<Controller>),
     Multipath(Multipath),
 }
 
 thread_local! {
+    /// Number of the next operation.
+    static TURN: Cell<usize> = const { Cell::new(0) };
     /// The target. A task of the runtime must be `Send`, and a reactor is not.
     static TARGET: RefCell<Option<Served>> = const { RefCell::new(None) };
 }
@@ -89,12 +91,16 @@ fn main() -> Outcome<()> {
     let mut config = HostConfig::new(Identity::of_name(nqn));
     config.transport = Transport::Iwarp;
     let host = Host::new(config)?;
-    let (connected, disk) = runtime.block_on(connect(&host, address, arguments.interface))?;
+    let (connected, disks) = runtime.block_on(connect(&host, address, arguments.interface))?;
     TARGET.with_borrow_mut(|target| target.as_mut().map(Served::connected));
-    initiator_rounds(&runtime, &host, &disk, &arguments)?;
+    initiator_rounds(&runtime, &host, &disks, &arguments)?;
     runtime.block_on(async {
         match connected {
-            Connected::Direct(controller) => controller.disconnect().await,
+            Connected::Direct(controllers) => {
+                for controller in controllers {
+                    controller.disconnect().await;
+                }
+            }
             Connected::Multipath(paths) => paths.disconnect().await,
         }
     });
@@ -105,21 +111,24 @@ async fn connect(
     host: &Host,
     address: Address,
     interface: Interface,
-) -> Outcome<(Connected, Disk)> {
+) -> Outcome<(Connected, Vec<Disk>)> {
     let mut options = ConnectOptions::new(address, Nqn::new(Served::NQN)?);
     // Sleeps would depend on the speed of the machine.
     options.spin = Duration::from_secs(3600);
     options.keep_alive = Duration::from_secs(3600);
     let (count, policy) = match interface {
         Interface::Direct | Interface::TwoQueues => {
-            options.io_queues = if matches!(interface, Interface::Direct) {
-                1
-            } else {
-                2
+            let count = match interface {
+                Interface::Direct => 1,
+                _ => 2,
             };
-            let controller = host.connect(options).await?;
-            let namespace = controller.namespace(1).await?;
-            return Ok((Connected::Direct(controller), Disk::Direct(namespace)));
+            let (mut controllers, mut disks) = (Vec::new(), Vec::new());
+            for options in vec![options; count] {
+                let controller = host.connect(options).await?;
+                disks.push(Disk::Direct(controller.namespace(1).await?));
+                controllers.push(controller);
+            }
+            return Ok((Connected::Direct(controllers), disks));
         }
         Interface::OnePath => (1, PathPolicy::RoundRobin),
         Interface::TwoPaths => (2, PathPolicy::RoundRobin),
@@ -137,7 +146,7 @@ async fn connect(
     let disk = paths.namespace(1).await?;
     // The first command waits until a path has checked the namespace.
     drop(disk.read(0, host.buffer(Served::BLOCK)?).await?);
-    Ok((Connected::Multipath(paths), Disk::Multipath(disk)))
+    Ok((Connected::Multipath(paths), vec![Disk::Multipath(disk)]))
 }
 
 /// Everything that the initiator does for the operations, and the runtime for both sides.
@@ -145,7 +154,7 @@ async fn connect(
 fn initiator_rounds(
     runtime: &Runtime,
     host: &Host,
-    disk: &Disk,
+    disks: &[Disk],
     arguments: &Arguments,
 ) -> Outcome<()> {
     runtime.block_on(async {
@@ -153,7 +162,7 @@ fn initiator_rounds(
         for _ in 0..arguments.depth {
             let buf = host.buffer(Served::BLOCK)?;
             tasks.push(tokio::spawn(work(
-                disk.clone(),
+                disks.to_vec(),
                 arguments.kind,
                 arguments.rounds,
                 buf,
@@ -166,11 +175,15 @@ fn initiator_rounds(
     })
 }
 
-/// Operations one after the other.
-async fn work(disk: Disk, kind: Kind, rounds: u64, mut buf: Buf) -> Outcome<()> {
+/// Operations one after the other, each on the next of `disks`.
+async fn work(disks: Vec<Disk>, kind: Kind, rounds: u64, mut buf: Buf) -> Outcome<()> {
     let options = WriteOptions::default();
     for lba in 0..rounds {
-        buf = match (&disk, kind) {
+        let turn = TURN.replace(TURN.get().wrapping_add(1));
+        let Some(disk) = disks.get(turn % disks.len().max(1)) else {
+            break;
+        };
+        buf = match (disk, kind) {
             (Disk::Direct(disk), Kind::Read) => disk.read(lba, buf).await?,
             (Disk::Direct(disk), Kind::Write) => disk.write(lba, buf, options).await?,
             (Disk::Multipath(disk), Kind::Read) => disk.read(lba, buf).await?,
