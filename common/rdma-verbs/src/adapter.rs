@@ -44,8 +44,7 @@ pub(crate) struct Adapter {
     /// The shared receive queue, if there is one.
     pub(crate) receives: Option<Shared>,
     pub(crate) queues: Vec<Queue>,
-    /// Completion vector of the queues: each provider of a group has another one, so that their
-    /// interrupts do not all arrive at one CPU.
+    /// Completion vector of the queues.
     vector: usize,
     /// Workaround for a fault of the `siw` driver.
     _blocker: Option<Blocker>,

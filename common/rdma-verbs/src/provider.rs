@@ -13,6 +13,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -78,6 +79,8 @@ pub struct Verbs {
     looked: Option<Duration>,
     now: Duration,
     log: RateLimiter,
+    /// Completion vector of its devices.
+    vector: usize,
     group: Arc<Group>,
     mailbox: Arc<Mailbox>,
     channel: Arc<EventChannel>,
@@ -125,10 +128,19 @@ pub fn new(config: VerbsConfig) -> Result<Verbs, VerbsError> {
 pub fn group(config: VerbsConfig, steering: &Steering) -> Result<Vec<Verbs>, VerbsError> {
     let config = possible(config)?;
     let group = Group::new(steering.clone()).map_err(machine::unavailable)?;
-    (0..steering.members())
-        .map(|number| Verbs::new(config.clone(), Arc::clone(&group), number))
+    let members = steering.members();
+    let first = PROVIDERS.fetch_add(members, Ordering::Relaxed);
+    (0..members)
+        .map(|number| {
+            let vector = first.wrapping_add(number);
+            Verbs::new(config.clone(), Arc::clone(&group), number, vector)
+        })
         .collect()
 }
+
+/// Number of providers so far: each uses the next completion vector of its devices, so that
+/// their interrupts are on different CPUs.
+static PROVIDERS: AtomicUsize = AtomicUsize::new(0);
 
 fn possible(mut config: VerbsConfig) -> Result<VerbsConfig, VerbsError> {
     machine::lower_limits(&mut config.limits)?;
@@ -136,7 +148,12 @@ fn possible(mut config: VerbsConfig) -> Result<VerbsConfig, VerbsError> {
 }
 
 impl Verbs {
-    fn new(config: VerbsConfig, group: Arc<Group>, number: usize) -> Result<Self, VerbsError> {
+    fn new(
+        config: VerbsConfig,
+        group: Arc<Group>,
+        number: usize,
+        vector: usize,
+    ) -> Result<Self, VerbsError> {
         let channel = EventChannel::new().map_err(machine::unavailable)?;
         let set_up = || -> io::Result<(Arc<Mailbox>, Epoll)> {
             set_nonblocking(channel.fd())?;
@@ -180,6 +197,7 @@ impl Verbs {
             looked: None,
             now: Duration::ZERO,
             log: RateLimiter::default(),
+            vector,
             group,
             mailbox,
             channel,
@@ -198,7 +216,7 @@ impl Verbs {
         key: ContextKey,
     ) -> Result<AdapterId, VerbsError> {
         let call = |what| move |source| VerbsError::Call { what, source };
-        let adapter = Adapter::open(key, self.mailbox.number());
+        let adapter = Adapter::open(key, self.vector);
         let mut adapter = adapter.map_err(call("opening the RDMA device"))?;
         for region in &self.regions {
             adapter.register(region)?;

@@ -3,7 +3,7 @@
 //!
 //! Both sides run over the stand-in of `tests/verbs-standin`, each with a device of its own that
 //! counts. `NVMEOF_UPDATE_DOCS=1 cargo test -p nvmeof-guards --test verbs` writes the file.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -232,17 +232,15 @@ fn work_of_each_command_is_as_recorded() {
 }
 
 /// System calls of the program, without those of the allocator: other tests count allocations,
-/// and those of the stand-in do not matter. `None` if this machine has no strace, or does not let
-/// it trace.
-fn system_calls(setup: &str, kind: &str, rounds: &str) -> Option<u64> {
+/// and those of the stand-in do not matter.
+fn system_calls(setup: &str, kind: &str, rounds: &str) -> u64 {
     let summary = tempfile::NamedTempFile::new().unwrap();
     let mut strace = Command::new("strace");
     strace.args(["-f", "-c", "-o"]).arg(summary.path());
     strace.arg(env!("CARGO_BIN_EXE_nvmeof-guards-verbs"));
-    let status = strace.args([setup, kind, "16", rounds]).status().ok()?;
-    if !status.success() {
-        return None;
-    }
+    strace.args([setup, kind, "16", rounds]);
+    let status = strace.status().expect("install the package `strace`");
+    assert!(status.success(), "{status}");
     let text = std::fs::read_to_string(summary.path()).unwrap();
     // % time, seconds, usecs/call, calls, errors if any, name.
     let rows = text
@@ -255,7 +253,7 @@ fn system_calls(setup: &str, kind: &str, rounds: &str) -> Option<u64> {
     let calls = of_others.filter_map(|row| row.get(3)?.parse::<u64>().ok());
     let calls: u64 = calls.sum();
     assert!(calls > 0, "{text}");
-    Some(calls)
+    calls
 }
 
 /// Sides that poll make no system calls for a command: programs with 128 and 1024 commands make as

@@ -41,13 +41,13 @@ fn connect_each(group: &mut [impl Provider], addr: SocketAddr) {
     }
 }
 
-/// Providers of a group, vectors of the device, and the vectors that they use.
+/// Providers of a group, vectors of the device, and how many of them they use.
 #[test]
 fn providers_of_group_use_different_completion_vectors() {
     let cases = [
-        ("profile=roce vectors=4", 3, 0b0111),
-        ("profile=roce vectors=2", 3, 0b0011),
-        ("profile=iwarp vectors=1", 2, 0b0001),
+        ("profile=roce vectors=4", 3, 3),
+        ("profile=roce vectors=2", 3, 2),
+        ("profile=iwarp vectors=1", 2, 1),
     ];
     for (settings, members, vectors) in cases {
         let [host, target] = Device::two(settings);
@@ -55,7 +55,7 @@ fn providers_of_group_use_different_completion_vectors() {
         let mut group = nvmeof_rdma_verbs::group(Device::config(), &steering).unwrap();
         connect_each(&mut group, SocketAddr::new(target.addr, 0));
         let counted = counters(&host.name).unwrap();
-        assert_eq!(counted.vectors, vectors, "{settings}");
+        assert_eq!(counted.vectors.count_ones(), vectors, "{settings}");
     }
 }
 
