@@ -82,6 +82,10 @@ pub enum ExposeError {
         /// Size of the key table.
         max: u32,
     },
+    /// The RDMA device has no memory window left, or cannot register the memory. The provider
+    /// has logged the cause.
+    #[error("the RDMA device refused to open the buffer to the peer; the log has the cause")]
+    Device,
     /// No memory is exposed by this key.
     #[error("no memory is exposed by this key")]
     UnknownKey,

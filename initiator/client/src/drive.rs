@@ -345,7 +345,10 @@ impl<Q: Drive> State<Q> {
                 return false;
             }
             SubmitError::NotConnected(error) => error,
-            SubmitError::Buffer(_) => UsageError::ForeignBuffer.into(),
+            SubmitError::Buffer(why) => match MachineError::not_exposed(&why) {
+                Some(error) => error.into(),
+                None => UsageError::ForeignBuffer.into(),
+            },
             why @ (SubmitError::Narrow | SubmitError::Empty) => {
                 UsageError::Other(why.to_string()).into()
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_initiator_core::{BadSlotCount, CommandError, Setting, SetupError, cm};
 use nvmeof_memory::PoolError;
-use nvmeof_rdma::{Address, CloseReason, ConnectError, PostError, explain};
+use nvmeof_rdma::{Address, CloseReason, ConnectError, ExposeError, PostError, explain};
 use nvmeof_wire::cm::RejectStatus;
 use nvmeof_wire::log::ana::AnaState;
 use nvmeof_wire::status::{SCT_MEDIA, SCT_PATH};
@@ -856,6 +856,12 @@ impl MachineError {
     #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
     pub(crate) fn register(error: io::Error) -> Self {
         Self::Register(error.to_string())
+    }
+
+    /// Why a buffer could not be exposed, unless the caller is at fault.
+    pub(crate) fn not_exposed(why: &ExposeError) -> Option<Self> {
+        let is_shortage = matches!(why, ExposeError::Full { .. } | ExposeError::Device);
+        is_shortage.then(|| Self::Register(why.to_string()))
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -112,11 +112,9 @@ impl Verbs {
         buf: &Buf,
         rights: Rights,
     ) -> Result<(RemoteSlice, Access), ExposeError> {
-        let full = ExposeError::Full {
-            max: self.config.limits.max_exposed,
-        };
         if !self.wait_for_entry(qp) {
-            return Err(full);
+            let max = self.config.limits.max_exposed;
+            return Err(ExposeError::Full { max });
         }
         self.make_room(qp, 1);
         let conn = self.conns.get_mut(qp).ok_or(ExposeError::Closed)?;
@@ -131,7 +129,7 @@ impl Verbs {
         let own = once.then(|| register_exact(domain, shared, buf));
         let own = own.transpose().map_err(|error| {
             not_registered(conn, &error);
-            full.clone()
+            ExposeError::Device
         })?;
         let region = own.as_ref().unwrap_or(shared);
         let window = adapter.windows.take(domain.pd()).unwrap_or_else(|error| {
@@ -139,7 +137,7 @@ impl Verbs {
             log_peer!(warn, conn, device, "no memory window: {error}");
             None
         });
-        let window = window.ok_or(full)?;
+        let window = window.ok_or(ExposeError::Device)?;
         let key = free_key(&window, &self.exposed);
         let addr = region.name_of(buf.region_offset());
         let slice = slice_of(key, addr, buf)?;
@@ -220,9 +218,7 @@ impl Verbs {
                 Ok(region) => region,
                 Err(error) => {
                     not_registered(conn, &error);
-                    return Err(ExposeError::Full {
-                        max: self.config.limits.max_exposed,
-                    });
+                    return Err(ExposeError::Device);
                 }
             };
             let key = RemoteKey(region.remote_key());

@@ -467,9 +467,14 @@ impl IoQueue {
             timeout: CallTimeout::After(self.connect_timeout),
         };
         if let Err(refused) = self.connection.submit_own(call, now) {
-            let text = format!("cannot send {name}: {}", refused.why);
+            let error = match &refused.why {
+                SubmitError::Buffer(why) => MachineError::not_exposed(why),
+                _ => None,
+            };
+            let internal =
+                || MachineError::Internal(format!("cannot send {name}: {}", refused.why));
             self.connection
-                .fail_with(MachineError::Internal(text).into());
+                .fail_with(error.unwrap_or_else(internal).into());
         }
         self.connection.submit_now(now);
     }

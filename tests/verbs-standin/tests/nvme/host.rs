@@ -62,15 +62,19 @@ fn shape(qid: u16) -> QueueShape {
     }
 }
 
+/// A device that refuses something is not a bug of the host.
+fn lost(error: &nvmeof_initiator::Error) -> Lost {
+    let reason = error.to_string();
+    assert!(!reason.contains("internal error"), "{reason}");
+    Lost { reason }
+}
+
 impl Host {
     /// Connects to a target, each queue with a provider of its own.
     pub(crate) fn connect(
         provider: fn() -> Box<dyn Provider>,
         served: &mut Served,
     ) -> Result<Self, Lost> {
-        let lost = |error: &nvmeof_initiator::Error| Lost {
-            reason: error.to_string(),
-        };
         let config = AdminConfig {
             setup: SetupConfig {
                 names: names(),
@@ -157,8 +161,7 @@ impl Host {
             self.complete(served, ledger);
             let queue = self.queue.as_ref().unwrap();
             if let Some(error) = queue.error() {
-                let reason = error.to_string();
-                return Err(Lost { reason });
+                return Err(lost(error));
             }
         }
         Ok(())
