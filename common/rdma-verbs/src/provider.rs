@@ -431,7 +431,9 @@ impl Provider for Verbs {
         let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
         let lingering = self.lingering.next_deadline();
         let lost = self.lost.iter().map(|(deadline, _)| *deadline);
-        let has_more = self.is_behind || !self.later.is_empty();
+        // The next poll ends queue pairs.
+        let ends = !self.ending.is_empty() || !self.leaving.is_empty();
+        let has_more = ends || self.is_behind || !self.later.is_empty();
         let at_once = has_more.then_some(self.now);
         let all = conns.into_iter().chain(lingering).chain(lost);
         all.chain(at_once).min()

@@ -42,6 +42,25 @@ pub fn everything_returns_before_closed(rig: &mut Rig<'_>) {
     }
 }
 
+/// An owner may sleep at once after it disconnects a queue pair: it is woken for what is left to
+/// do.
+pub fn owner_that_disconnects_does_not_sleep(rig: &mut Rig<'_>) {
+    for aborts in [false, true] {
+        let link = rig.link();
+        rig.goes_to_sleep(A);
+        match aborts {
+            true => rig[A].provider().abort(link.a),
+            false => rig[A].disconnect(link.a),
+        }
+        let now = rig.now();
+        let until = rig[A].rest();
+        let is_due = until.is_some_and(|until| until <= now);
+        assert!(is_due || rig.wakes(A), "it sleeps until {until:?}");
+        rig.closed(A, link.a);
+        rig.closed(B, link.b);
+    }
+}
+
 /// Orderly close delivers everything submitted before.
 pub fn submitted_work_arrives_before_end(rig: &mut Rig<'_>) {
     let link = rig.link();

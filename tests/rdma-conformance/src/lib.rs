@@ -190,6 +190,7 @@ macro_rules! conformance_suite {
                 everything_returns_before_closed,
                 submitted_work_arrives_before_end,
                 both_sides_may_disconnect_at_once,
+                owner_that_disconnects_does_not_sleep,
                 connecting_may_be_canceled,
                 death_of_peer_is_detected,
                 exposed_memory_survives_its_queue_pair,
