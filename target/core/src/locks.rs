@@ -30,7 +30,8 @@
 //! 5. Dropping a lock marks the reactors that are registered with it.
 //!
 //! A call is not lost: the reactor that makes a change marks itself as well, processes its
-//! mark after the change and then delivers all calls. It does not sleep with a mark.
+//! mark after the change and then delivers all calls. It does not sleep with a mark. The
+//! thread of a reactor that ends wakes all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

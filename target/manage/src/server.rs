@@ -114,6 +114,8 @@ impl MetricsSources {
 /// What the thread of a reactor starts with.
 struct Start {
     cpu: ReactorCpu,
+    /// The clock of all reactors.
+    clock: Clock,
     config: ReactorConfig,
     target: Target,
     providers: Vec<ReactorProvider>,
@@ -311,11 +313,14 @@ impl Server {
         let (failures, registry) = (Failures::default(), MetricsRegistry::default());
         let (sender, started) = mpsc::channel();
         let (stopping, mut threads, mut counting) = (Arc::default(), Vec::new(), Vec::new());
+        // One for all reactors: they compare the times of commands with each other.
+        let clock = Clock::start();
         let places = cpus.into_iter().zip(mailboxes.iter());
         for (at, ((cpu, mailbox), providers)) in places.zip(ready).enumerate() {
             let counters = Arc::new(Counters::new(&registry, at));
             let start = Start {
                 cpu,
+                clock,
                 config: buffers(&settings, target.limits()),
                 target: target.clone(),
                 providers,
@@ -482,8 +487,7 @@ fn spawn(
     started: mpsc::Sender<Result<Started, StartFailure>>,
     ended: Mailbox,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
-    let clock = Clock::start();
-    let (polling, cpu) = (settings.polling, start.cpu);
+    let (polling, cpu, clock) = (settings.polling, start.cpu, start.clock);
     std::thread::Builder::new()
         .name(format!("reactor-{at}"))
         .spawn(move || {
@@ -500,7 +504,7 @@ fn spawn(
                 }
             }
             let own = start.mailbox.clone();
-            let stopping = Arc::clone(&start.stopping);
+            let (stopping, peers) = (Arc::clone(&start.stopping), Arc::clone(&start.peers));
             let notifier = EndNotifier { ended, own };
             let mut reactor = match assemble(start) {
                 Ok(reactor) => reactor,
@@ -517,6 +521,9 @@ fn spawn(
             stopping.reactor_ended(reactor.stores_mut());
             // Releasing its resources may block forever.
             notifier.ended.send(Mail::POLL);
+            drop(reactor);
+            // Commands of others may have waited for its reports.
+            Mailbox::send_all(&peers, Mail::LOCKS);
             Ok(ended?)
         })
         .map_err(|error| no_resource("thread", error))
