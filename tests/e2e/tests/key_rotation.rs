@@ -72,8 +72,16 @@ fn count(setup: &Setup, outcome: &str) -> u64 {
 fn assert_continues(setup: &Setup, bench: &mut Running) {
     let writes = || {
         let (_, text) = over_socket(setup, "/metrics");
-        let name = "nvmeof_target_subsystem_commands_total";
-        sample(&text, name, &["operation=\"write\""])
+        let (name, label) = (
+            "nvmeof_target_subsystem_commands_total",
+            "operation=\"write\"",
+        );
+        let is_it = |line: &str| line.starts_with(name) && line.contains(label);
+        // Before the first write there is no sample.
+        match text.lines().any(is_it) {
+            true => sample(&text, name, &[label]),
+            false => 0.0,
+        }
     };
     let first = writes();
     let more = eventually(|| (writes() > first + 100.0).then_some(()));
