@@ -318,7 +318,7 @@ impl Controller {
         Ok((result, page.map(|page| page.to_vec()).unwrap_or_default()))
     }
 
-    /// Makes an I/O call on the next queue. It ends at `deadline`.
+    /// Makes an I/O call. It ends at `deadline`.
     pub(crate) async fn call(
         &self,
         work: Work,
@@ -334,7 +334,7 @@ impl Controller {
         }
     }
 
-    /// Makes I/O calls at once on the next queue. They end at `deadline`. Returns their results in
+    /// Makes I/O calls at once on one queue. They end at `deadline`. Returns their results in
     /// order.
     pub(crate) async fn call_all(
         &self,

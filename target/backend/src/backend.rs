@@ -55,8 +55,9 @@ pub trait Backend {
         None
     }
 
-    /// Accepted requests that have not completed, at least those for which [`poll`](Self::poll)
-    /// has to be called.
+    /// Accepted requests that have not completed. If there are none, [`poll`](Self::poll) has
+    /// nothing to do and is not called, nor are [`waiting`](Self::waiting) and the methods about
+    /// sleeping.
     fn in_flight(&self) -> usize;
 
     /// It is closing, and its operations in flight are not waited for when the process ends.

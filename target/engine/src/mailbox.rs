@@ -20,7 +20,7 @@ bitflags::bitflags! {
     /// Flags for a reactor.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Mail: u8 {
-        /// A controller changed: poll its queues.
+        /// Several controllers may have changed: poll all queues of the reactor.
         const POLL = 1;
         /// Accept no more connections, finish the commands in flight, close.
         const DRAIN = 1 << 1;
@@ -265,7 +265,7 @@ impl Mailbox {
     }
 
     /// Adds `mail` and wakes the reactor. If there was mail already, its sender wakes the
-    /// reactor, which takes all mail at once.
+    /// reactor, which takes all mail at once: not before that sender runs.
     pub fn send(&self, mail: Mail) {
         if self.inner.mail.fetch_or(mail.bits(), Ordering::AcqRel) != 0 {
             return;

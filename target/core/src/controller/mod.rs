@@ -451,7 +451,8 @@ impl Controller {
         }
     }
 
-    /// Writes CC. Returns whether I/O queues are to be closed.
+    /// Writes CC. After a reset, returns the calls to the reactors of the I/O queues, which are to
+    /// be closed.
     pub(crate) fn write_cc(&self, cc: u32, incarnations: &Incarnations) -> Option<Vec<Call>> {
         let mut cold = self.lock();
         let was_enabled = cold.registers.is_enabled();

@@ -58,8 +58,8 @@ bitflags::bitflags! {
     pub struct FollowUps: u8 {
         /// Call [`Queue::poll`] of this queue until it has no more orders.
         const POLL = 1;
-        /// A controller changed: every reactor calls [`Queue::poll`] of all
-        /// its queues.
+        /// Several controllers may have changed: every reactor calls
+        /// [`Queue::poll`] of all its queues.
         const POLL_ALL = 1 << 1;
         /// [`Queue::next_deadline`] may be earlier than it was.
         const DEADLINE = 1 << 2;

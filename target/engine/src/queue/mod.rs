@@ -104,7 +104,7 @@ pub(crate) struct Resources {
     pub(crate) locked: Locked,
     /// What the reactor has to do after the call.
     pub(crate) follow_ups: FollowUps,
-    /// Reactors that have to poll their queues, by index.
+    /// Calls to deliver.
     pub(crate) calls: Vec<Call>,
     /// When to poll queues next. Earlier than necessary is harmless.
     pub(crate) timer: Option<Duration>,
@@ -390,7 +390,7 @@ impl QueuePair {
         self.state = State::Closing;
     }
 
-    /// The queue pair is closed. Returns whether every reactor has to poll its queues.
+    /// The queue pair is closed. Returns what the reactor has to do, and the calls to deliver.
     pub(crate) fn closed(
         self,
         reason: &CloseReason,

@@ -368,8 +368,11 @@ impl<S: BackingStores> Reactor<S> {
     /// # Errors
     /// As [`poll_once`](Self::poll_once).
     pub fn rest(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
-        // Changes of locks are delivered first: see `nvmeof_target_core::Locks`.
-        let has_changes = self.resources.locked.member.has_changes();
+        // Changes of locks are delivered first: see `nvmeof_target_core::Locks`. So are requests
+        // that came up after this iteration delivered others.
+        let has_changes = self.resources.locked.member.has_changes()
+            || !self.resources.follow_ups.is_empty()
+            || !self.resources.calls.is_empty();
         if has_changes || !self.done.is_empty() || !self.stores.may_sleep()? {
             return Ok(false);
         }
