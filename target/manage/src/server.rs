@@ -114,7 +114,7 @@ impl MetricsSources {
 /// What the thread of a reactor starts with.
 struct Start {
     cpu: ReactorCpu,
-    /// The clock of all reactors.
+    /// One for all reactors: they compare the times of commands with each other.
     clock: Clock,
     config: ReactorConfig,
     target: Target,
@@ -313,7 +313,6 @@ impl Server {
         let (failures, registry) = (Failures::default(), MetricsRegistry::default());
         let (sender, started) = mpsc::channel();
         let (stopping, mut threads, mut counting) = (Arc::default(), Vec::new(), Vec::new());
-        // One for all reactors: they compare the times of commands with each other.
         let clock = Clock::start();
         let places = cpus.into_iter().zip(mailboxes.iter());
         for (at, ((cpu, mailbox), providers)) in places.zip(ready).enumerate() {
