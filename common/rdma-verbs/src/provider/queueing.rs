@@ -352,7 +352,7 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
         unsafe_code,
         reason = "the buffers are the provider's until they complete"
     )]
-    // SAFETY: each request names buffers that `conn.sends` keeps under its number until it
+    // SAFETY: each request names buffers that `conn.sends` or `conn.kept` keeps until it
     // completed or the queue pair is gone (`chain`); what a bind opens is a buffer that the
     // provider keeps until it is withdrawn. Windows are those of this provider, which is
     // used by one thread. The domain of regions that are not kept is that of the adapter, which

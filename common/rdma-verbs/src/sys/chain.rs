@@ -125,8 +125,9 @@ pub(crate) struct SendChain {
     named: Vec<(Arc<MemoryWindow>, Option<Arc<MemoryRegion>>, u32)>,
 }
 
-// SAFETY: the pointers in the requests are set when they are posted, and name
-// what the chain itself owns.
+// SAFETY: the pointers in the requests are used only by `post`, on the thread that then owns
+// the chain. They name the slots, which do not move, windows and regions in `named`, and what
+// the caller of `post` vouches for.
 unsafe impl Send for SendChain {}
 
 impl std::fmt::Debug for SendChain {

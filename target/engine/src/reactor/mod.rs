@@ -370,10 +370,10 @@ impl<S: BackingStores> Reactor<S> {
     pub fn rest(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
         // Changes of locks are delivered first: see `nvmeof_target_core::Locks`. So are requests
         // that came up after this iteration delivered others.
-        let has_changes = self.resources.locked.member.has_changes()
+        let has_requests = self.resources.locked.member.has_changes()
             || !self.resources.follow_ups.is_empty()
             || !self.resources.calls.is_empty();
-        if has_changes || !self.done.is_empty() || !self.stores.may_sleep()? {
+        if has_requests || !self.done.is_empty() || !self.stores.may_sleep()? {
             return Ok(false);
         }
         self.poll_schedule.will_sleep();

@@ -261,7 +261,7 @@ struct SlotsByQp {
     count: usize,
 }
 
-/// As many entries as there are slots.
+/// As many entries as a reactor has slots. The table does not shrink.
 const LOW_BITS: u64 = 0xffff;
 
 impl SlotsByQp {
