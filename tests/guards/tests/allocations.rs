@@ -1,37 +1,18 @@
 //! Reads and writes allocate no memory on either side, after warm-up.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod rounds;
+
 use std::fs::File;
 
-use allocation_counter::{AllocationInfo, measure};
+use allocation_counter::measure;
 use nvmeof_backend::Spec;
 use nvmeof_guards::{Direction, Engine, Long, Medium, Pipes, Stage, Submit};
 use nvmeof_initiator::Operation;
 
+use rounds::{COUNTED, WARM, allocations};
+
 const OPERATIONS: [Operation; 2] = [Operation::Read, Operation::Write];
-/// Operations for warm-up, until all queues and tables have their final size: a key is not
-/// reused until 1024 others are free.
-const WARM: usize = 4096;
-/// Operations that are counted.
-const COUNTED: usize = 4096;
-
-/// Calls of the allocator in the iterations of each side: target, initiator.
-fn calls(stage: &mut Stage, operation: Operation, depth: usize) -> (u64, u64) {
-    let count = |info: AllocationInfo| info.count_total;
-    let (mut target, mut initiator) = (0, 0);
-    let warm = WARM / depth;
-    for round in 0..warm + COUNTED / depth {
-        let counts = u64::from(round >= warm);
-        stage.round(
-            operation,
-            depth,
-            |step| target += counts * count(measure(step)),
-            |step| initiator += counts * count(measure(step)),
-        );
-    }
-    (target, initiator)
-}
-
 #[test]
 fn allocation_counter_counts() {
     let info = measure(|| drop(std::hint::black_box(vec![1u8; 100])));
@@ -44,7 +25,7 @@ fn reads_and_writes_allocate_nothing() {
         for depth in [1, 16, 128] {
             let mut stage = Stage::new();
             stage.submits(submit);
-            let calls = calls(&mut stage, operation, depth);
+            let calls = allocations(&mut stage, operation, depth);
             let what = format!("{operation:?} at depth {depth}, {submit:?}");
             assert_eq!(calls, (0, 0), "{what}: {SIDES}");
         }
@@ -73,7 +54,7 @@ fn over_sockets_reads_and_writes_allocate_nothing() {
                 };
                 let mut stage = Stage::on(&medium, &Stage::null());
                 stage.submits(submit);
-                let calls = calls(&mut stage, operation, depth);
+                let calls = allocations(&mut stage, operation, depth);
                 let what = format!("{medium:?}, {operation:?} at depth {depth}, {submit:?}");
                 assert_eq!(calls, (0, 0), "{what}: {SIDES}");
             }
@@ -106,7 +87,7 @@ fn io_in_place_allocates_and_registers_nothing() {
             let sockets = tempfile::tempdir().unwrap();
             let medium = Medium::Shm(sockets.path().join("meet"));
             let mut stage = Stage::on(&medium, store);
-            let (target, initiator) = calls(&mut stage, operation, depth);
+            let (target, initiator) = allocations(&mut stage, operation, depth);
             let what = format!("{operation:?} at depth {depth}, {store}");
             assert!(
                 target <= OF_ROOM && initiator == 0,

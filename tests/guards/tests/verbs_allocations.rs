@@ -4,21 +4,20 @@
 //! process of its own loads it as the two libraries, with an allocator of its own.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod rounds;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use allocation_counter::measure;
 use nvmeof_guards::{Medium, Stage};
 use nvmeof_initiator::Operation;
 use nvmeof_rdma::Provider;
 use nvmeof_rdma_verbs::VerbsConfig;
 
-/// Operations for warm-up: until each window was used, and every queue has its size.
-const WARM: usize = 4096;
-/// Operations that are counted.
-const COUNTED: usize = 4096;
+use rounds::allocations;
+
 /// Shared receives.
 const SHARED: u32 = 256;
 
@@ -59,22 +58,6 @@ fn run_over(profile: &str, test: &str) {
 
 fn provider() -> Box<dyn Provider> {
     Box::new(nvmeof_rdma_verbs::new(VerbsConfig::default()).unwrap())
-}
-
-/// Allocations in the iterations of each side: target, initiator.
-fn allocations(stage: &mut Stage, operation: Operation, depth: usize) -> (u64, u64) {
-    let (mut target, mut initiator) = (0, 0);
-    let warm = WARM / depth;
-    for round in 0..warm + COUNTED / depth {
-        let counts = u64::from(round >= warm);
-        stage.round(
-            operation,
-            depth,
-            |step| target += counts * measure(step).count_total,
-            |step| initiator += counts * measure(step).count_total,
-        );
-    }
-    (target, initiator)
 }
 
 #[test]
