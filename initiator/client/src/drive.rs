@@ -68,9 +68,10 @@ pub(crate) struct Shared<Q> {
 
 struct State<Q> {
     queue: Q,
-    /// Number of calls since the last poll.
+    /// Calls since the last poll, and the bytes that they move.
     fresh: usize,
-    /// The same of the last poll that had any.
+    fresh_bytes: u64,
+    /// Calls between the two last polls before which there were any.
     last_fresh: usize,
     /// Iterations of the driver without a call in flight.
     unused: u32,
@@ -123,6 +124,7 @@ impl<Q: Drive> Shared<Q> {
         let state = State {
             queue,
             fresh: 0,
+            fresh_bytes: 0,
             last_fresh: 0,
             unused: 0,
             polled_at: None,
@@ -254,6 +256,7 @@ impl<Q: Drive> State<Q> {
         let key = self.tickets.insert(Ticket::Waiting(waker));
         call.user = u64::try_from(key).unwrap_or_default();
         self.fresh += 1;
+        self.fresh_bytes = self.fresh_bytes.saturating_add(call.work.bytes());
         if self.backlog.is_empty() {
             self.submit(call, now);
         } else {
@@ -296,8 +299,8 @@ impl<Q: Drive> State<Q> {
         Some((next, waits, self.queue.next_deadline()))
     }
 
-    /// Whether the driver only lets other tasks run: the last call has just ended, so the next
-    /// ones are likely, and a sleep would take longer than they do.
+    /// Whether the driver only lets other tasks run: the last call has just ended (or the queue is
+    /// new), so the next ones are likely, and a sleep would take longer than they do.
     fn lingers(&mut self) -> bool {
         let is_unused = self.fresh == 0 && self.queue.in_flight() == 0;
         self.unused = match is_unused {
@@ -372,6 +375,7 @@ impl<Q: Drive> State<Q> {
         let mut progress = self.queue.poll(now, &mut done);
         if self.fresh > 0 {
             self.last_fresh = std::mem::take(&mut self.fresh);
+            self.fresh_bytes = 0;
             progress = true;
         }
         for call in done.drain(..) {
@@ -454,8 +458,10 @@ impl Shared<IoQueue> {
             Availability::Lost
         } else if !state.backlog.is_empty() || queue.connection().in_flight() >= queue.depth() {
             Availability::Full
-        } else if state.fresh > 0 || queue.connection().in_flight() == 0 {
-            Availability::Unused
+        } else if queue.connection().in_flight() == 0
+            || (state.fresh > 0 && state.fresh_bytes < TOGETHER)
+        {
+            Availability::Collecting
         } else {
             Availability::Open
         }
@@ -502,9 +508,9 @@ impl<Q: Drive> Shared<Q> {
         let now = state.polled_at.unwrap_or_else(|| self.now());
         let idle = state.queue.in_flight() == 0;
         let key = state.begin(call, waker.clone(), now);
-        // A call that is alone is sent immediately. Others wait for the next poll of the driver, so
-        // that concurrent calls are sent together.
-        if idle && state.last_fresh <= 1 {
+        // A call that is alone, or whose driver sleeps, is sent immediately. Others wait for the
+        // next poll of the driver, so that concurrent calls are sent together.
+        if idle && (state.last_fresh <= 1 || state.polled_at.is_none()) {
             state.queue.submit_now(now);
         }
         drop(state);
@@ -748,6 +754,9 @@ async fn yield_to_ready_tasks() {
 const AGAIN: u32 = 3;
 /// Iterations without a call in flight before the driver polls and sleeps.
 const LINGER: u32 = 20;
+/// Bytes of calls that a queue collects before calls go to the next one. With more, a send costs
+/// little compared with the data, and other queues may have other reactors of the target.
+const TOGETHER: u64 = 128 * 1024;
 /// Longest sleep without a deadline.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Longest sleep without a descriptor.

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// What a queue does with one more call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// Has no call in flight, or sends it together with calls that it has collected since its last
-    /// poll.
-    Unused,
+    /// Sends it together with others: it has no call in flight, or has collected a few since its
+    /// last poll.
+    Collecting,
     /// Sends it behind calls that are in flight.
     Open,
     /// Keeps it until others have ended.
@@ -16,9 +16,9 @@ pub(crate) enum Availability {
     Lost,
 }
 
-/// Chooses queues. A thread stays with a queue until the queue has sent its calls, as far as there
-/// is room: calls that are made at the same time are sent together, and one call at a time uses
-/// one queue. Then the next queue with room follows, in round-robin order.
+/// Chooses queues. A thread stays with a queue until the queue has sent its calls, or has collected
+/// enough of them: calls that are made at the same time are sent together, and one call at a time
+/// uses one queue. Then the next queue with room follows, in round-robin order.
 pub(crate) struct Spread {
     /// Index of the last queue, by number of the thread.
     last: Box<[Last]>,
@@ -43,7 +43,7 @@ impl Spread {
         let thread = THREAD.with(|number| *number);
         let last = &self.last.get(thread.checked_rem(queues)?)?.0;
         let before = last.load(Ordering::Relaxed);
-        if availability(before) == Availability::Unused {
+        if availability(before) == Availability::Collecting {
             return Some(before);
         }
         let mut chosen = None;
@@ -51,7 +51,7 @@ impl Spread {
             match availability(index) {
                 Availability::Lost => {}
                 Availability::Full => chosen = chosen.or(Some(index)),
-                Availability::Unused | Availability::Open => {
+                Availability::Collecting | Availability::Open => {
                     chosen = Some(index);
                     break;
                 }
@@ -72,7 +72,7 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Availability::{Full, Lost, Open, Unused};
+    use Availability::{Collecting, Full, Lost, Open};
 
     /// The queues of successive calls while availability does not change.
     fn chosen<const N: usize>(queues: &[Availability; N], calls: usize) -> Vec<Option<usize>> {
@@ -93,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn calls_stay_with_a_queue_that_has_not_sent() {
-        assert_eq!(chosen(&[Unused, Unused, Open], 3), [Some(0); 3]);
-        assert_eq!(chosen(&[Open, Unused, Open], 3), [Some(1); 3]);
+    fn calls_stay_with_a_queue_that_collects() {
+        assert_eq!(chosen(&[Collecting, Collecting, Open], 3), [Some(0); 3]);
+        assert_eq!(chosen(&[Open, Collecting, Open], 3), [Some(1); 3]);
     }
 
     #[test]
