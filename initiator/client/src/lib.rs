@@ -48,6 +48,7 @@ mod pollable;
 pub mod polled;
 #[cfg(feature = "async")]
 mod reservations;
+#[cfg(feature = "async")]
 mod spread;
 mod transport;
 

@@ -4,14 +4,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use nvmeof_initiator::polled::Done;
-use nvmeof_initiator_core::{Blocks, Operation};
+use nvmeof_initiator::polled::{Call, Done};
+use nvmeof_initiator_core::{Blocks, Operation, admin};
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::Address;
 use nvmeof_rdma_layers::{Dice, Faults, OneIn};
 use nvmeof_rdma_sim::{SimConfig, SimNet};
 use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
 use nvmeof_target_engine::{Mail, ReactorConfig};
+use nvmeof_wire::registers::{Property, PropertyValue};
 
 use crate::disk::{Disks, Temper};
 use crate::host::{Host, SUBNQN};
@@ -46,6 +47,8 @@ const TARGET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const PORT: u16 = 4420;
 const BLOCK: u32 = 4096;
 const BLOCKS: u64 = 16;
+/// Keep Alive Timeout of the hosts.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Time in which all effects of an event have occurred.
 const QUIET: Duration = Duration::from_millis(20);
 /// Time by which an event has ended.
@@ -158,6 +161,37 @@ impl Scale {
         self.cost_since(before, |_| true)
     }
 
+    /// The first host resets its controller (CC.EN = 0), which ends its I/O queue.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn reset_controller(&mut self) -> Result<Cost, String> {
+        let (now, before) = (self.net.now(), self.queue_pairs());
+        let disabled = admin::property_set(Property::CC, PropertyValue::Dword(0));
+        let admin = self.hosts[0].admin().ok_or("the host is not connected")?;
+        let sent = admin.submit(Call::new(disabled.into(), None, 0), now);
+        sent.map_err(|refused| refused.why.to_string())?;
+        let cost = self.cost(|scale| scale.queue_pairs() < before)?;
+        self.done.clear();
+        Ok(cost)
+    }
+
+    /// Nothing happens for so long, except that each host sends Keep Alive.
+    ///
+    /// # Errors
+    /// When a host loses its controller.
+    pub fn keep_alive_for(&mut self, time: Duration) -> Result<Cost, String> {
+        let before = self.reactors.messages();
+        let end = self.net.now() + time;
+        while self.net.now() < end {
+            self.step()?;
+        }
+        if !self.hosts.iter().all(Host::is_up) {
+            return Err("a host lost its controller".to_owned());
+        }
+        self.cost_since(before, |_| true)
+    }
+
     /// Whether the call of the first host has completed.
     fn take_done(&mut self) -> bool {
         let done = self.done.pop();
@@ -183,7 +217,8 @@ impl Scale {
         sent.map_err(|refused| refused.why.to_string())
     }
 
-    /// The model changes: the namespace becomes read-only, or writable again.
+    /// The model changes: the namespace becomes read-only, or writable again. As the service does,
+    /// this wakes each reactor once. All other wake-ups are those of the reactors.
     ///
     /// # Errors
     /// When the simulation is stuck.
@@ -300,7 +335,7 @@ fn host_shape() -> HostShape {
         queues: vec![8],
         flow_control: true,
         in_capsule: 4096,
-        keep_alive: Duration::from_secs(120),
+        keep_alive: KEEP_ALIVE,
         command_timeout: Duration::from_secs(60),
         calls: 0,
         at_once: 1,

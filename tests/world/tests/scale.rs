@@ -2,7 +2,7 @@
 //! many queue pairs they poll.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-use nvmeof_world::scale::{Cost, Scale};
+use nvmeof_world::scale::{Cost, KEEP_ALIVE, Scale};
 
 const REACTORS: [usize; 3] = [2, 8, 64];
 
@@ -25,17 +25,24 @@ fn fused_pair_wakes_each_reactor_once() {
     }
 }
 
-/// Only the two reactors of its queues are concerned.
+/// Only the two reactors of its queues are concerned: connections are spread round robin, so they
+/// are different ones.
 #[test]
 fn connect_and_disconnect_concern_the_reactors_of_the_host() {
     for (reactors, mut scale) in scales() {
         let Cost { wakeups, polls } = scale.connect().unwrap();
         assert_eq!((wakeups, polls), (0, 0), "{reactors} reactors");
         let Cost { wakeups, polls } = scale.disconnect().unwrap();
-        assert!(
-            wakeups <= 2 && polls <= 2,
-            "{wakeups} {polls}, {reactors} reactors"
-        );
+        assert_eq!((wakeups, polls), (1, 1), "{reactors} reactors");
+    }
+}
+
+/// The reactor of the admin queue tells the one of the I/O queue.
+#[test]
+fn controller_reset_wakes_the_reactor_of_the_io_queue() {
+    for (reactors, mut scale) in scales() {
+        let Cost { wakeups, polls } = scale.reset_controller().unwrap();
+        assert_eq!((wakeups, polls), (1, 1), "{reactors} reactors");
     }
 }
 
@@ -58,5 +65,14 @@ fn tick_wakes_no_reactor() {
     for (reactors, mut scale) in scales() {
         let Cost { wakeups, .. } = scale.read_for_a_second().unwrap();
         assert_eq!(wakeups, 0, "{reactors} reactors");
+    }
+}
+
+/// Without Keep Alive the target would end the controllers.
+#[test]
+fn keep_alive_wakes_no_reactor() {
+    for (reactors, mut scale) in scales() {
+        let Cost { wakeups, polls } = scale.keep_alive_for(3 * KEEP_ALIVE).unwrap();
+        assert_eq!((wakeups, polls), (0, 0), "{reactors} reactors");
     }
 }

@@ -7,7 +7,7 @@ use nvmeof_backend::BackingStores;
 use nvmeof_target_core::{Call, FollowUps};
 
 use super::Reactor;
-use crate::mailbox::{Mail, Mailbox};
+use crate::mailbox::Mail;
 
 impl<S: BackingStores> Reactor<S> {
     /// Makes reactors poll their queues of a controller, each once, however many commands of a
@@ -47,7 +47,11 @@ impl<S: BackingStores> Reactor<S> {
             let follow_ups = std::mem::take(&mut self.resources.follow_ups);
             let calls = std::mem::take(&mut self.resources.calls);
             if follow_ups.contains(FollowUps::POLL_ALL) {
-                Mailbox::send_all(&self.peers, Mail::POLL);
+                for (peer, number) in self.peers.iter().zip(0..) {
+                    if number != self.number {
+                        peer.send(Mail::POLL);
+                    }
+                }
                 self.check_queues_on_demand(now);
             } else {
                 self.deliver(calls, now);
