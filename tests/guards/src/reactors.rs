@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use nvmeof_backend::Spec;
+use nvmeof_backend::{Claim, Spec};
 use nvmeof_initiator::Operation;
 use nvmeof_target_core::Target;
 use nvmeof_target_engine::Mailbox;
@@ -88,34 +88,42 @@ impl Reactors {
     /// Reactor `number` with these stores, and without a host. Call it on the thread that runs
     /// the reactor.
     #[must_use]
-    pub fn stage(&self, number: usize, medium: &Medium, stores: &[Spec]) -> Stage {
+    pub fn stage(&self, number: usize, medium: &Medium, stores: Vec<Claim>) -> Stage {
         let (target, peers) = (self.target.clone(), Arc::clone(&self.peers));
         let mailbox = self.peers.get(number).unwrap().clone();
         Stage::of(medium, reactor_of(medium, stores, target, mailbox, peers))
     }
 
-    /// Runs reads or writes on two reactors in turn, for two queues of one controller, with that
-    /// time between the operations of a queue. While it is the turn of a reactor, it is
+    /// Runs reads or writes of `store` on two reactors in turn, for two queues of one controller,
+    /// with that time between the operations of a queue. While it is the turn of a reactor, it is
     /// [marked](MARKS); iterations of the host are not.
-    pub fn in_turn(work: (Operation, u32), between: Duration, on_iteration: fn(usize)) {
+    pub fn in_turn(
+        store: &Spec,
+        work: (Operation, u32),
+        between: Duration,
+        on_iteration: fn(usize),
+    ) {
         let reactors = Self::new(2);
+        let claim = Claim::take(store, None).unwrap();
+        let claims = [claim.clone(), claim];
         let turns = Arc::new(Turns {
             of: Mutex::new(usize::MAX),
             changed: Condvar::new(),
         });
         let (sender, receiver) = channel();
-        let first = (reactors.clone(), Arc::clone(&turns));
+        let [first, second] = claims;
+        let first = (reactors.clone(), Arc::clone(&turns), first);
         let first = thread::spawn(move || {
-            let (reactors, turns) = first;
+            let (reactors, turns, claim) = first;
             let medium = Medium::Pipes(Pipes::default());
-            let stage = reactors.stage(0, &medium, &[Stage::null()]);
+            let stage = reactors.stage(0, &medium, vec![claim]);
             let stage = stage.and_another();
             sender.send(stage.controller().unwrap()).unwrap();
             run(stage, (&turns, 0), work, between, on_iteration);
         });
         let second = thread::spawn(move || {
             let medium = Medium::Pipes(Pipes::default());
-            let stage = reactors.stage(1, &medium, &[Stage::null()]);
+            let stage = reactors.stage(1, &medium, vec![second]);
             let info = receiver.recv().unwrap();
             let stage = stage.and_queue(2, &info);
             turns.pass(0, 1);

@@ -529,13 +529,8 @@ fn admin(medium: &Medium, number: usize, now: Duration) -> AdminQueue {
 fn reactor(medium: &Medium, store: &Spec) -> Reactor<UringStores> {
     let mailbox = Mailbox::new().unwrap();
     let peers = Arc::from([mailbox.clone()]);
-    reactor_of(
-        medium,
-        std::slice::from_ref(store),
-        target(medium),
-        mailbox,
-        peers,
-    )
+    let claims = vec![Claim::take(store, None).unwrap()];
+    reactor_of(medium, claims, target(medium), mailbox, peers)
 }
 
 /// A target with one namespace.
@@ -565,7 +560,7 @@ pub(crate) fn target(medium: &Medium) -> Target {
 /// One of the reactors of `target`, with these stores; the first is that of its namespace.
 pub(crate) fn reactor_of(
     medium: &Medium,
-    stores: &[Spec],
+    stores: Vec<Claim>,
     target: Target,
     mailbox: Mailbox,
     peers: Arc<[Mailbox]>,
@@ -579,8 +574,7 @@ pub(crate) fn reactor_of(
         stall: Duration::from_secs(30),
         drain: Duration::from_secs(5),
     };
-    let claims = stores.iter().map(|store| Claim::take(store, None).unwrap());
-    let stores = UringStores::with(RingConfig::default(), (0..).zip(claims)).unwrap();
+    let stores = UringStores::with(RingConfig::default(), (0..).zip(stores)).unwrap();
     let mut reactor = Reactor::new(config, target, stores, mailbox, peers).unwrap();
     let regions: Vec<_> = reactor.regions().cloned().collect();
     reactor.stores_mut().register_regions(&regions);

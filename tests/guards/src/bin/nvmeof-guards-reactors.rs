@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use nvmeof_backend::{Claim, Spec};
 use nvmeof_guards::{MARKS, Medium, Reactors, Stage};
 use nvmeof_initiator::Operation;
 
@@ -28,6 +29,9 @@ enum Case {
         /// Milliseconds between the operations of a queue
         #[arg(long, default_value_t = 0)]
         between_ms: u64,
+        /// The backing store of both
+        #[arg(long, default_value = "null:4G")]
+        store: Spec,
     },
     /// One reactor with so many backing stores, of which one is used
     Stores {
@@ -69,6 +73,7 @@ fn main() {
             rounds,
             share,
             between_ms,
+            store,
         } => {
             for mark in &MARKS {
                 println!("{mark:p}");
@@ -78,16 +83,17 @@ fn main() {
                 false => |_| (),
             };
             let between = Duration::from_millis(between_ms);
-            Reactors::in_turn((kind.operation(), rounds), between, on_iteration);
+            Reactors::in_turn(&store, (kind.operation(), rounds), between, on_iteration);
         }
         Case::Stores {
             count,
             kind,
             rounds,
         } => {
-            let stores = vec![Stage::null(); count];
+            let null = || Claim::take(&Stage::null(), None).unwrap();
+            let stores = std::iter::repeat_with(null).take(count).collect();
             let medium = Medium::Pipes(nvmeof_guards::Pipes::default());
-            let stage = Reactors::new(1).stage(0, &medium, &stores);
+            let stage = Reactors::new(1).stage(0, &medium, stores);
             run(stage.and_another(), kind, rounds);
         }
         Case::Providers { both, kind, rounds } => {
