@@ -4,6 +4,7 @@
 //! the parent directory. Until exec(2), a child holds the file locks that other tests of its
 //! process release.
 
+mod active;
 mod at_once;
 mod atomic;
 mod conformance;
