@@ -9,7 +9,7 @@ use nvmeof_rdma::{Limits, Steering};
 use nvmeof_rdma_soft::group::Group;
 use nvmeof_rdma_soft::{SoftConfig, SoftRdma};
 
-use crate::SocketStreams;
+use crate::{SocketStreams, ZeroCopy};
 
 /// Software iWARP over TCP and Unix sockets.
 pub type Iwarp = SoftRdma<SocketStreams>;
@@ -29,6 +29,8 @@ pub struct IwarpConfig {
     /// Permissions of the file of a listening Unix socket: processes with write permission
     /// may connect.
     pub socket_mode: u32,
+    /// Where sends leave out the copy to the kernel.
+    pub zero_copy: ZeroCopy,
     /// Time-out for the peer's part of the connection set-up.
     pub handshake: Duration,
     /// Time-out for a closing connection to send queued work.
@@ -43,6 +45,7 @@ impl Default for IwarpConfig {
             crc: soft.crc,
             socket_buffer: Some(1 << 20),
             socket_mode: 0o660,
+            zero_copy: ZeroCopy::Never,
             handshake: soft.handshake,
             linger: soft.linger,
         }
@@ -54,8 +57,7 @@ impl Default for IwarpConfig {
 /// # Errors
 /// When the kernel cannot create an epoll instance.
 pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
-    let streams = SocketStreams::new(config.socket_buffer, config.socket_mode)?;
-    Ok(over(streams, config))
+    Ok(over(streams(&config)?, config))
 }
 
 /// Creates a provider for each member of `steering`. They share their listeners, and each
@@ -66,11 +68,15 @@ pub fn new(config: IwarpConfig) -> io::Result<Iwarp> {
 pub fn group(config: &IwarpConfig, steering: &Steering) -> io::Result<Vec<Iwarp>> {
     let group = Group::new(steering.clone());
     let member = |number| {
-        let mut streams = SocketStreams::new(config.socket_buffer, config.socket_mode)?;
+        let mut streams = streams(config)?;
         streams.join(Arc::clone(&group), number, config.limits.max_pending)?;
         Ok(over(streams, config.clone()))
     };
     (0..steering.members()).map(member).collect()
+}
+
+fn streams(config: &IwarpConfig) -> io::Result<SocketStreams> {
+    SocketStreams::new(config.socket_buffer, config.socket_mode, config.zero_copy)
 }
 
 fn over(streams: SocketStreams, config: IwarpConfig) -> Iwarp {

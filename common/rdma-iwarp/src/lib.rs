@@ -14,6 +14,8 @@ mod config;
 mod connecting;
 mod socket;
 mod streams;
+mod zero_copy;
 
 pub use config::{Iwarp, IwarpConfig, group, new};
 pub use streams::SocketStreams;
+pub use zero_copy::ZeroCopy;

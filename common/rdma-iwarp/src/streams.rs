@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::socket::MsgFlags;
 use nvmeof_rdma::{ACCEPT_PACE, Address, ConnectError, ConnectionGuard, ListenError, ListenerId};
 use nvmeof_rdma_soft::group::{Acceptor, Arrived};
-use nvmeof_rdma_soft::{Slots, StreamEvent, StreamId, Streams};
+use nvmeof_rdma_soft::{Accepted, Slots, StreamEvent, StreamId, Streams};
 use socket2::Socket;
 
 use crate::acceptor::{EventWaker, SharedSocket, SocketAcceptor, SocketGroup, SocketInbox};
 use crate::connecting::PendingConnects;
 use crate::socket;
+use crate::zero_copy::{self, Pins, ZeroCopy};
 
 /// Maximum events from the kernel per poll.
 const EVENTS: usize = 64;
@@ -50,6 +50,7 @@ pub struct SocketStreams {
     buffer: Option<usize>,
     /// Permissions of the files of Unix sockets.
     socket_mode: u32,
+    zero_copy: ZeroCopy,
     /// The group with which it shares its listeners; `None` without a group.
     group: Option<(Arc<SocketGroup>, Arc<SocketInbox>)>,
     listeners: Slots<Listener>,
@@ -84,6 +85,8 @@ struct Stream {
     hot: bool,
     /// Consecutive tries without a byte.
     misses: u8,
+    /// Its sends without copies, if it may have them.
+    pins: Option<Box<Pins>>,
     /// Counts it in the load of its group member.
     _guard: Option<ConnectionGuard>,
 }
@@ -91,15 +94,16 @@ struct Stream {
 impl SocketStreams {
     /// Creates an empty set. `buffer` is the size of the send and the receive buffer of each
     /// socket in bytes; `None` leaves it to the kernel. `socket_mode` are the permissions of
-    /// the files of Unix sockets.
+    /// the files of Unix sockets. `zero_copy` says where sends leave out the copy.
     ///
     /// # Errors
     /// When the kernel cannot create an epoll instance.
-    pub fn new(buffer: Option<usize>, socket_mode: u32) -> io::Result<Self> {
+    pub fn new(buffer: Option<usize>, socket_mode: u32, zero_copy: ZeroCopy) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             buffer,
             socket_mode,
+            zero_copy,
             group: None,
             listeners: Slots::new(),
             streams: Slots::new(),
@@ -139,7 +143,11 @@ impl SocketStreams {
         connecting: bool,
         guard: Option<ConnectionGuard>,
     ) -> io::Result<StreamId> {
+        let may_pin = !unix && !connecting;
         let stream = Stream {
+            pins: may_pin
+                .then(|| Pins::new(self.zero_copy, &socket))
+                .flatten(),
             socket,
             unix,
             connecting,
@@ -203,11 +211,24 @@ impl SocketStreams {
             } else if id & LISTENER != 0 {
                 self.queue_accept(id & !LISTENER);
             } else {
+                if event.events().contains(EpollFlags::EPOLLERR) {
+                    self.read_notifications(StreamId(id));
+                }
                 self.stream_ready(StreamId(id), events);
             }
         }
         self.events = ready;
         self.accept(now, events);
+    }
+
+    /// The error queue of a stream is not empty, or the stream failed.
+    #[cold]
+    fn read_notifications(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(id.0)
+            && let Some(pins) = &mut stream.pins
+        {
+            pins.read_notifications(&stream.socket);
+        }
     }
 
     fn stream_ready(&mut self, id: StreamId, events: &mut Vec<StreamEvent>) {
@@ -224,6 +245,7 @@ impl SocketStreams {
         match stream.socket.take_error() {
             Ok(None) if stream.socket.peer_addr().is_ok() => {
                 stream.connecting = false;
+                stream.pins = Pins::new(self.zero_copy, &stream.socket);
                 events.push(StreamEvent::Connected(id));
             }
             // An event from before the connection was tried.
@@ -497,11 +519,36 @@ impl Streams for SocketStreams {
 
     fn send(&mut self, id: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
-        // A closed peer is an error, not a signal.
-        let flags = MsgFlags::MSG_NOSIGNAL.bits();
-        match stream.socket.send_vectored_with_flags(bufs, flags) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
-            sent => sent,
+        zero_copy::send(&stream.socket, bufs, 0)
+    }
+
+    fn send_kept(
+        &mut self,
+        id: StreamId,
+        bufs: &[IoSlice<'_>],
+        payload: usize,
+    ) -> io::Result<Accepted> {
+        let stream = self.streams.get_mut(id.0).ok_or_else(gone)?;
+        if let Some(pins) = &mut stream.pins {
+            return pins.send(&stream.socket, bufs, payload);
+        }
+        let bytes = zero_copy::send(&stream.socket, bufs, 0)?;
+        Ok(Accepted { bytes, kept: 0 })
+    }
+
+    fn released(&self, id: StreamId) -> u64 {
+        let pins = self
+            .streams
+            .get(id.0)
+            .and_then(|stream| stream.pins.as_deref());
+        pins.map_or(u64::MAX, Pins::released)
+    }
+
+    fn reset(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(id.0)
+            && let Some(pins) = &mut stream.pins
+        {
+            pins.reset(&stream.socket);
         }
     }
 

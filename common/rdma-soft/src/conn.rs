@@ -17,10 +17,10 @@ use crate::outbound::Outbound;
 /// State of a connection.
 ///
 /// ```text
-/// active:  Connecting -> AwaitReply ---------------> Running -> Ending -> Gone
-/// passive: AwaitRequest -> Requested -> Prepared -> Running -> Ending -> Gone
+/// active:  Connecting -> AwaitReply ---------------> Running -> Ending -> Releasing -> Gone
+/// passive: AwaitRequest -> Requested -> Prepared -> Running -> Ending -> Releasing -> Gone
 /// ```
-/// Every phase may go to Ending or Gone.
+/// Every phase may go to a later one of the last three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// The stream is being connected.
@@ -37,11 +37,18 @@ pub(crate) enum Phase {
     Running,
     /// Queued work is sent, nothing else is done.
     Ending,
+    /// The stream is reset, and still refers to memory of sent work.
+    Releasing,
     /// Everything is reported.
     Gone,
 }
 
 impl Phase {
+    /// Whether the end has begun.
+    pub(crate) fn has_ended(self) -> bool {
+        matches!(self, Self::Ending | Self::Releasing | Self::Gone)
+    }
+
     /// The error for a call that this phase does not allow.
     #[cold]
     pub(crate) fn refusal(self) -> PostError {
@@ -50,7 +57,7 @@ impl Phase {
             Self::AwaitRequest | Self::Requested => "not prepared",
             Self::Prepared => "not accepted",
             Self::Running => "connected",
-            Self::Ending | Self::Gone => return PostError::Closed,
+            Self::Ending | Self::Releasing | Self::Gone => return PostError::Closed,
         };
         PostError::WrongState { state }
     }
@@ -257,8 +264,7 @@ impl Conn {
 
     /// Whether memory may be exposed; `registered` says whether it is registered.
     pub(crate) fn may_expose(&self, registered: bool) -> Result<(), ExposeError> {
-        let ended = matches!(self.phase, Phase::Ending | Phase::Gone);
-        if ended || !self.visible {
+        if self.phase.has_ended() || !self.visible {
             return Err(ExposeError::Closed);
         }
         if !registered {
@@ -353,6 +359,12 @@ impl Table {
 
     pub(crate) fn get_mut(&mut self, id: QpId) -> Option<&mut Conn> {
         self.slot(id)?.conn.as_deref_mut()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
+        self.slots
+            .iter_mut()
+            .filter_map(|slot| slot.conn.as_deref_mut())
     }
 
     /// Takes a connection out to work on it; `put_back` must follow.

@@ -254,7 +254,9 @@ impl Receiver<'_> {
     /// Number of bytes that may be received behind the destination of a large segment, after
     /// the `missing` bytes of its payload: most likely those of the next segment. The
     /// segments of a Read Response are in order and its length is known (RFC 5040, section
-    /// 5.2), and its memory is not read until it is complete.
+    /// 5.2), and its memory is not read until it is complete. The length of an RDMA Write is
+    /// not known (RFC 5041, section 4.1), and behind it may be bytes that the peer wrote
+    /// before.
     pub(crate) fn ahead(&self, header: &Header, missing: usize) -> usize {
         match self.inbound.place {
             Destination::Sink if !header.last && header.payload >= LARGE => {

@@ -28,4 +28,4 @@ pub use config::SoftConfig;
 pub use keys::{Access, KeyFault, KeyTable};
 pub use provider::SoftRdma;
 pub use slots::Slots;
-pub use streams::{StreamEvent, StreamId, Streams};
+pub use streams::{Accepted, StreamEvent, StreamId, Streams};

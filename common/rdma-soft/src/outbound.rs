@@ -2,6 +2,7 @@
 //! frames.
 
 mod frames;
+mod kept;
 mod message;
 mod reads;
 mod stage;
@@ -14,6 +15,7 @@ use nvmeof_rdma::{Completion, Event, Outcome, QpId, Tag, Work, WorkKind};
 
 use crate::iwarp::{Header, Kind, Opcode, PayloadLimit, ReadRequest, Terminate, WireFault};
 use crate::keys::KeyTable;
+use crate::streams::Accepted;
 use frames::{Done, Frames, Payload, Source};
 use message::Message;
 
@@ -154,15 +156,71 @@ impl Outbound {
             })
     }
 
-    /// The stream accepted `count` bytes.
-    pub(crate) fn sent(&mut self, count: usize, keys: &mut KeyTable) {
-        for done in self.frames.sent(count) {
+    /// Bytes of waiting payload that stay unchanged until the stream releases them: those of
+    /// work, which completes after that. Responses read exposed memory, whose owner withdraws
+    /// it when the peer has the bytes: then nothing waits for a release.
+    pub(crate) fn stable_payload(&self) -> usize {
+        match self.responding {
+            0 => self.frames.payload(),
+            _ => 0,
+        }
+    }
+
+    /// The stream accepted bytes.
+    pub(crate) fn sent(&mut self, accepted: Accepted, keys: &mut KeyTable) {
+        if accepted.kept > 0 {
+            self.frames.kept_mut().keep(accepted.kept);
+        } else if self.is_kept() {
+            self.released(u64::MAX);
+        }
+        let mut sent = None;
+        for done in self.frames.sent(accepted.bytes) {
             match done {
                 Done::Nothing => {}
-                Done::Work(number) => self.done = number + 1,
+                Done::Work(number) => sent = Some(number + 1),
                 Done::Response(key) => response_ended(&mut self.responding, key, keys),
             }
         }
+        if accepted.kept > 0 {
+            self.frames.kept_mut().defer(accepted.bytes as u64, sent);
+        } else if let Some(sent) = sent {
+            self.done = sent;
+        }
+    }
+
+    /// Number of accepted bytes that do not count as sent yet: the stream has not released
+    /// them, or bytes before them.
+    pub(crate) fn unreleased(&self) -> u64 {
+        self.frames.kept().bytes()
+    }
+
+    /// Whether the stream refers to memory of sent work.
+    #[inline]
+    pub(crate) fn is_kept(&self) -> bool {
+        !self.frames.kept().is_empty()
+    }
+
+    /// The stream has released all calls up to `call`.
+    pub(crate) fn released(&mut self, call: u64) {
+        if let Some(done) = self.frames.kept_mut().release(call) {
+            self.done = done;
+        }
+    }
+
+    /// The stream is reset: work whose memory it still refers to was perhaps not transmitted.
+    pub(crate) fn reset(&mut self) {
+        self.frames.kept_mut().forget_sent();
+    }
+
+    /// The stream refers to sent memory for ever. That memory is never used again: its work
+    /// returns without its buffers. Returns the number of these buffers.
+    pub(crate) fn abandon(&mut self) -> usize {
+        self.frames.abandon();
+        let sent = |entry: &&mut Entry| entry.kind != WorkKind::Read;
+        let bufs = self.queue.iter_mut().filter(sent);
+        bufs.filter_map(|entry| entry.buf.take())
+            .map(std::mem::forget)
+            .count()
     }
 
     /// Whether there are frames to send.
@@ -280,6 +338,14 @@ impl Outbound {
         let mut message = Vec::new();
         Terminate::write(fault, header, request, &mut message);
         self.frames.raw(&message);
+    }
+}
+
+impl Drop for Outbound {
+    fn drop(&mut self) {
+        if self.is_kept() {
+            self.abandon();
+        }
     }
 }
 

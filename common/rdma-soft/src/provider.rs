@@ -28,7 +28,7 @@ const SCRATCH: usize = 256 * 1024;
 
 /// Software RDMA over the streams of `S`.
 #[derive(Debug)]
-pub struct SoftRdma<S> {
+pub struct SoftRdma<S: Streams> {
     streams: S,
     config: SoftConfig,
     /// Registered regions, usually one for each pool.
@@ -184,6 +184,16 @@ impl<S: Streams> SoftRdma<S> {
     }
 }
 
+impl<S: Streams> Drop for SoftRdma<S> {
+    fn drop(&mut self) {
+        // What the streams do not release at once is never used again.
+        for conn in self.conns.iter_mut().filter(|conn| conn.outbound.is_kept()) {
+            self.streams.reset(conn.stream);
+            conn.outbound.released(self.streams.released(conn.stream));
+        }
+    }
+}
+
 impl<S: Streams> Provider for SoftRdma<S> {
     fn limits(&self) -> &Limits {
         &self.config.limits
@@ -335,7 +345,7 @@ impl<S: Streams> Provider for SoftRdma<S> {
         let conn = self.conns.get(qp)?;
         Some(Progress {
             pulled: conn.outbound.response_progress(),
-            sent: conn.sent,
+            sent: conn.sent - conn.outbound.unreleased(),
         })
     }
 

@@ -20,6 +20,16 @@ impl StreamId {
     }
 }
 
+/// Bytes that a stream accepted in a call of [`Streams::send_kept`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Their number.
+    pub bytes: usize,
+    /// The newest call, counted from 1, whose memory the stream still refers to. 0 if it
+    /// refers to no memory.
+    pub kept: u64,
+}
+
 /// An event of a stream.
 #[derive(Debug)]
 pub enum StreamEvent {
@@ -36,7 +46,8 @@ pub enum StreamEvent {
     Connected(StreamId),
     /// A stream of [`Streams::connect`] failed and is closed.
     ConnectFailed(StreamId, io::Error),
-    /// [`Streams::recv`] or [`Streams::send`] may succeed. If not, the call returns
+    /// [`Streams::recv`] or [`Streams::send`] may succeed, or [`Streams::released`] has
+    /// changed. If the former is not the case, the call returns
     /// [`io::ErrorKind::WouldBlock`].
     Ready(StreamId),
 }
@@ -90,6 +101,34 @@ pub trait Streams: Send {
     /// # Errors
     /// `WouldBlock` when there is no room; anything else is final.
     fn send(&mut self, stream: StreamId, bufs: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Sends as [`send`](Self::send) does, but may keep a reference to the memory of the
+    /// bytes that it accepts: they do not change, and the memory is not used for anything
+    /// else, before the call is [`released`](Self::released), not even after the stream
+    /// failed. At most `payload` of the bytes are worth it; 0 forbids it.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    fn send_kept(
+        &mut self,
+        stream: StreamId,
+        bufs: &[IoSlice<'_>],
+        _payload: usize,
+    ) -> io::Result<Accepted> {
+        let bytes = self.send(stream, bufs)?;
+        Ok(Accepted { bytes, kept: 0 })
+    }
+
+    /// The number of the last call of [`send_kept`](Self::send_kept) that is released: the
+    /// stream refers to no memory of it and of the calls before it. A change causes `Ready`.
+    fn released(&self, _stream: StreamId) -> u64 {
+        u64::MAX
+    }
+
+    /// Ends the stream immediately for the peer, and drops everything that was not
+    /// transmitted yet. It stays open on this side, to report which memory is
+    /// [`released`](Self::released).
+    fn reset(&mut self, _stream: StreamId) {}
 
     /// The local address of the stream. `None` if it is unknown.
     fn local_addr(&self, _stream: StreamId) -> Option<Address> {

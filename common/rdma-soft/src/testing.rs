@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nvmeof_rdma::{Address, ConnectError, ListenError, ListenerId, Peer};
 
-use crate::{StreamEvent, StreamId, Streams};
+use crate::{Accepted, StreamEvent, StreamId, Streams};
 
 /// A network of pipes that endpoints share.
 #[derive(Debug, Default)]
@@ -26,6 +26,11 @@ pub(crate) struct Net {
     received: usize,
     /// Segment size of all streams.
     segment: Option<usize>,
+    /// Calls that keep memory: their number, and how many of them are released. `None` while
+    /// streams keep none.
+    kept: Option<(u64, u64)>,
+    /// Whether a stream was reset.
+    reset: bool,
 }
 
 /// Both directions of one stream; side 0 is the active side.
@@ -61,6 +66,24 @@ impl Pipes {
     /// Number of receive calls that returned bytes so far.
     pub(crate) fn received(&self) -> usize {
         self.net.lock().unwrap().received
+    }
+
+    /// From now on, streams keep the memory of calls that may be kept until as many of them
+    /// are `released`.
+    pub(crate) fn keep(&self, released: u64) {
+        let mut net = self.net.lock().unwrap();
+        let (calls, _) = net.kept.unwrap_or_default();
+        net.kept = Some((calls, released));
+    }
+
+    /// Number of calls that kept memory.
+    pub(crate) fn kept(&self) -> u64 {
+        self.net.lock().unwrap().kept.unwrap_or_default().0
+    }
+
+    /// Whether a stream was reset.
+    pub(crate) fn was_reset(&self) -> bool {
+        self.net.lock().unwrap().reset
     }
 
     /// Sets the segment size of all streams.
@@ -176,6 +199,31 @@ impl Streams for Pipes {
             0 => Err(io::ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }
+    }
+
+    fn send_kept(
+        &mut self,
+        stream: StreamId,
+        bufs: &[IoSlice<'_>],
+        payload: usize,
+    ) -> io::Result<Accepted> {
+        let bytes = self.send(stream, bufs)?;
+        let mut net = self.net.lock().unwrap();
+        let Some((calls, released)) = &mut net.kept else {
+            return Ok(Accepted { bytes, kept: 0 });
+        };
+        *calls += u64::from(payload > 0);
+        let kept = if calls > released { *calls } else { 0 };
+        Ok(Accepted { bytes, kept })
+    }
+
+    fn released(&self, _stream: StreamId) -> u64 {
+        let kept = self.net.lock().unwrap().kept;
+        kept.map_or(u64::MAX, |(_, released)| released)
+    }
+
+    fn reset(&mut self, _stream: StreamId) {
+        self.net.lock().unwrap().reset = true;
     }
 
     fn segment(&self, _stream: StreamId) -> Option<usize> {

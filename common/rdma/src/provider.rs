@@ -25,7 +25,8 @@ pub const ACCEPT_PACE: Duration = Duration::from_millis(1);
 pub struct Progress {
     /// Grows at least by the number of bytes that arrived for RDMA Reads.
     pub pulled: u64,
-    /// Bytes sent, of any work.
+    /// Bytes sent, of any work: handed to the transport, or, where that refers to the memory,
+    /// acknowledged by the peer.
     pub sent: u64,
 }
 

@@ -21,6 +21,7 @@ mod ha;
 mod ha_facts;
 mod ha_groups;
 mod host;
+mod iwarp;
 mod key_file;
 mod limits;
 mod locations;
@@ -103,8 +104,8 @@ enum Origin {
 }
 
 /// The tables with settings of the target itself, not of what it serves.
-pub const SETTINGS: [&str; 9] = [
-    "limits", "reactor", "storage", "ceph", "ha", "shm", "unix", "control", "metrics",
+pub const SETTINGS: [&str; 10] = [
+    "limits", "reactor", "storage", "ceph", "ha", "iwarp", "shm", "unix", "control", "metrics",
 ];
 
 /// The file with the [`SETTINGS`] of a configuration.
@@ -323,6 +324,12 @@ impl Config {
             spec
         })
         .collect()
+    }
+
+    /// Whether software iWARP sends large data without a copy.
+    #[must_use]
+    pub fn zero_copy_sends(&self) -> bool {
+        self.raw.iwarp.get_ref().zero_copy_sends()
     }
 
     /// Permissions of Unix sockets.

@@ -14,6 +14,7 @@ use super::control::RawControl;
 use super::cores::{Cores, RawCores};
 use super::ha::RawHa;
 use super::host::RawHost;
+use super::iwarp::RawIwarp;
 use super::limits::RawLimits;
 use super::metrics::RawMetrics;
 use super::polling::Preset;
@@ -42,6 +43,8 @@ pub(crate) struct RawConfig {
     #[serde(default = "nowhere")]
     pub(crate) ceph: Spanned<RawCeph>,
     pub(crate) ha: Option<Spanned<RawHa>>,
+    #[serde(default = "nowhere")]
+    pub(crate) iwarp: Spanned<RawIwarp>,
     #[serde(default = "nowhere")]
     pub(crate) shm: Spanned<RawShm>,
     #[serde(default = "nowhere")]
@@ -243,6 +246,7 @@ impl RawConfig {
             ceph: nowhere(),
             ha: None,
             storage: nowhere(),
+            iwarp: nowhere(),
             shm: nowhere(),
             unix: nowhere(),
             control: nowhere(),

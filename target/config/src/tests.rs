@@ -148,6 +148,8 @@ shared_receives = 512
 sqpoll = true
 sqpoll_idle_ms = 7
 sqpoll_cores = [3, "1-2"]
+[iwarp]
+zero_copy_sends = true
 [shm]
 folder = "/run/elsewhere"
 users = ["root", 54321]
@@ -211,6 +213,7 @@ enabled = false
         (32 << 20, true)
     );
     assert_eq!(settings.shared_receives, 512);
+    assert!(config.zero_copy_sends());
     let shm = config.shm();
     assert_eq!(shm.folder.as_deref(), Some(Path::new("/run/elsewhere")));
     assert_eq!(shm.users, [0, 54_321]);
@@ -583,5 +586,6 @@ fn defaults_of_the_reference_are_the_defaults() {
     assert_eq!(documented.reactor_settings(), minimal.reactor_settings());
     assert_eq!(documented.socket_mode(), minimal.socket_mode());
     assert_eq!(documented.shm(), minimal.shm());
+    assert_eq!(documented.zero_copy_sends(), minimal.zero_copy_sends());
     assert!(block.contains("queue_depth = 256"), "{block}");
 }

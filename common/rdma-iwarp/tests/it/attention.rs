@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_rdma_iwarp::SocketStreams;
+use nvmeof_rdma_iwarp::{SocketStreams, ZeroCopy};
 use nvmeof_rdma_soft::{StreamEvent, StreamId, Streams};
 
 /// Local streams with their peers.
@@ -46,7 +46,7 @@ impl Stage {
 
 /// Both ends of two connections. The first is hot.
 fn two() -> (Stage, [StreamId; 2], [TcpStream; 2]) {
-    let mut streams = SocketStreams::new(None, 0o600).unwrap();
+    let mut streams = SocketStreams::new(None, 0o600, ZeroCopy::Never).unwrap();
     let (_, addr) = streams.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let now = Duration::ZERO;
     let mut stage = Stage { streams, now };
@@ -117,7 +117,7 @@ fn hot_stream_is_tried_between_polls_of_kernel() {
 #[test]
 fn connections_are_accepted_at_pace_while_one_is_busy() {
     const WAITING: usize = 4;
-    let mut streams = SocketStreams::new(None, 0o600).unwrap();
+    let mut streams = SocketStreams::new(None, 0o600, ZeroCopy::Never).unwrap();
     let (_, addr) = streams.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let addr = addr.socket_addr().unwrap();
     let now = Duration::ZERO;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmeof_rdma::{Address, Provider, UnixPath};
 use nvmeof_rdma_conformance::{Endpoint, Fabric};
-use nvmeof_rdma_iwarp::IwarpConfig;
+use nvmeof_rdma_iwarp::{IwarpConfig, ZeroCopy};
 use nvmeof_rdma_layers::{Faults, Faulty, OneIn};
 use tempfile::TempDir;
 
@@ -19,6 +19,7 @@ struct Loopback {
     folder: Option<TempDir>,
     /// Faults to inject, within the contract; `None` without that layer.
     faults: Option<Faults>,
+    zero_copy: ZeroCopy,
     /// Number of paths used.
     paths: Cell<u32>,
     start: Instant,
@@ -29,6 +30,7 @@ fn tcp(crc: [bool; 2]) -> Loopback {
         crc,
         folder: None,
         faults: None,
+        zero_copy: ZeroCopy::Never,
         paths: Cell::new(0),
         start: Instant::now(),
     }
@@ -47,6 +49,12 @@ impl Loopback {
         let faults = Some(faults);
         Self { faults, ..self }
     }
+
+    /// The same with every payload sent without a copy.
+    fn without_copies(self) -> Self {
+        let zero_copy = ZeroCopy::Always;
+        Self { zero_copy, ..self }
+    }
 }
 
 /// Late events, which violate no promise.
@@ -61,8 +69,13 @@ fn late() -> Faults {
 impl Fabric for Loopback {
     fn describe(&self) -> String {
         let kind = if self.folder.is_some() { "Unix" } else { "TCP" };
-        let Self { crc, faults, .. } = self;
-        format!("{kind} sockets, CRC wanted by {crc:?}, {faults:?}")
+        let Self {
+            crc,
+            faults,
+            zero_copy,
+            ..
+        } = self;
+        format!("{kind} sockets, CRC wanted by {crc:?}, zero copy {zero_copy:?}, {faults:?}")
     }
 
     fn serves_unix(&self) -> bool {
@@ -73,6 +86,7 @@ impl Fabric for Loopback {
         let [a, b] = self.crc.map(|crc| -> Box<dyn Provider> {
             let config = IwarpConfig {
                 crc,
+                zero_copy: self.zero_copy,
                 ..IwarpConfig::default()
             };
             let iwarp = nvmeof_rdma_iwarp::new(config).unwrap();
@@ -118,6 +132,14 @@ mod tcp {
     nvmeof_rdma_conformance::conformance_suite!(
         delayed,
         [false, true].map(|crc| tcp([crc, false]).with(late()))
+    );
+    nvmeof_rdma_conformance::conformance_suite!(
+        without_copies,
+        [false, true].map(|crc| tcp([crc, false]).without_copies())
+    );
+    nvmeof_rdma_conformance::conformance_suite!(
+        without_copies_delayed,
+        [tcp([false, false]).without_copies().with(late())]
     );
 }
 

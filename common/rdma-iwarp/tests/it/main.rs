@@ -6,4 +6,6 @@ mod attention;
 mod conformance;
 mod group;
 mod sockets;
+
 mod unix;
+mod zero_copy;

@@ -6,6 +6,7 @@ use std::io::IoSlice;
 
 use nvmeof_rdma::Inline;
 
+use super::kept::Kept;
 use crate::iwarp::{CRC_LEN, Header, MPA_LEN, crc, crc_bytes, pad_len};
 
 /// Maximum own bytes that wait, per connection.
@@ -37,6 +38,8 @@ pub(super) struct Frames {
     arena: Vec<u8>,
     front: usize,
     used: usize,
+    /// What the stream refers to after it accepted it.
+    kept: Kept,
     /// Whether frames get a CRC.
     pub(super) crc: bool,
 }
@@ -99,12 +102,34 @@ impl Frames {
             arena: Vec::new(),
             front: 0,
             used: 0,
+            kept: Kept::default(),
             crc: false,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Bytes of the payload that waits.
+    pub(super) fn payload(&self) -> usize {
+        self.payload
+    }
+
+    /// What the stream refers to after it accepted it.
+    #[inline]
+    pub(super) fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    pub(super) fn kept_mut(&mut self) -> &mut Kept {
+        &mut self.kept
+    }
+
+    /// The stream refers to sent memory for ever.
+    pub(super) fn abandon(&mut self) {
+        self.kept.abandon(&mut self.arena);
+        (self.front, self.used) = (0, 0);
     }
 
     /// Maximum number of slices of [`gather`](Self::gather).
@@ -199,7 +224,7 @@ impl Frames {
     #[cold]
     fn grow(&mut self, len: usize) {
         let doubled = (2 * self.arena.len()).max(1024);
-        self.arena.resize(doubled.max(len), 0);
+        self.kept.grow(&mut self.arena, doubled.max(len));
     }
 
     /// Adds the frame whose bytes were put last to the queue.
@@ -262,13 +287,23 @@ impl Frames {
     pub(super) fn sent(&mut self, count: usize) -> impl Iterator<Item = Done> {
         self.front_sent += count;
         let whole = if self.front_sent == self.used - self.front + self.payload {
-            (self.front, self.used, self.front_sent) = (0, 0, 0);
+            self.front_sent = 0;
             (self.with_payload, self.payload) = (0, 0);
+            self.reuse_arena();
             self.queue.len()
         } else {
             self.pass_whole()
         };
         self.queue.drain(..whole).map(|frame| frame.done)
+    }
+
+    /// No frame is left: the next ones start at the beginning of the arena.
+    #[inline]
+    fn reuse_arena(&mut self) {
+        (self.front, self.used) = (0, 0);
+        if self.kept.has_arena() {
+            self.kept.replace(&mut self.arena);
+        }
     }
 
     /// If not all is sent: advances to the first frame that is not. Returns the number of
@@ -302,8 +337,10 @@ impl Frames {
         let left = self.queue.front();
         self.payload = left.map_or(0, |frame| frame.len);
         self.with_payload = usize::from(self.payload > 0);
-        self.used = left.map_or(0, |frame| frame.end);
-        self.front = self.front.min(self.used);
+        match left.map(|frame| frame.end) {
+            Some(end) => self.used = end,
+            None => self.reuse_arena(),
+        }
         dropped.into_iter().map(|frame| frame.done)
     }
 

@@ -1,23 +1,27 @@
 //! End of connections: by this side, by the peer, by the network, or by a time-out.
 
 use std::io::{self, IoSliceMut};
+use std::time::Duration;
 
 use nvmeof_rdma::{CloseReason, Event};
 
 use super::{Owner, SoftRdma};
-use crate::conn::{Conn, Phase};
+use crate::conn::{Conn, Phase, log_peer};
 use crate::iwarp::WireFault;
 use crate::{StreamId, Streams};
 
 /// Maximum streams that wait for the peer's end; beyond that, the oldest is closed early.
 const MAX_LINGERING: usize = 256;
+/// Time for the kernel to release the memory of a reset stream. A network device that transmits
+/// nothing is reset by its driver after some seconds (`ndo_tx_timeout` of the kernel).
+const RELEASE: Duration = Duration::from_secs(30);
 /// Maximum receive calls per poll that discard data of a lingering stream.
 const DRAIN_CALLS: usize = 4;
 
 impl<S: Streams> SoftRdma<S> {
     /// Orderly end: queued work is sent, for a bounded time.
     pub(super) fn wind_down(&mut self, conn: &mut Conn, reason: CloseReason) {
-        if matches!(conn.phase, Phase::Ending | Phase::Gone) {
+        if conn.phase.has_ended() {
             return;
         }
         conn.reason = reason;
@@ -69,10 +73,15 @@ impl<S: Streams> SoftRdma<S> {
         self.finish(conn, events);
     }
 
-    /// Returns everything and reports the end.
+    /// Returns everything and reports the end, or first has the stream release what it refers
+    /// to.
     pub(super) fn finish(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
         if conn.phase == Phase::Gone {
             return;
+        }
+        self.release(conn);
+        if conn.outbound.is_kept() {
+            return self.start_releasing(conn, events);
         }
         self.leave_pending(conn);
         self.set_deadline(conn, None);
@@ -92,6 +101,41 @@ impl<S: Streams> SoftRdma<S> {
         } else {
             self.owners.remove(conn.stream);
             self.streams.close(conn.stream);
+        }
+    }
+
+    /// The stream refers to memory of work. Bytes that are written there now may be
+    /// transmitted in place of the sent ones, so the work does not return yet. The reset drops
+    /// what is queued and ends retransmission; packets that are in a queue of the network
+    /// device are released when the device has transmitted or dropped them.
+    #[cold]
+    fn start_releasing(&mut self, conn: &mut Conn, events: &mut Vec<Event>) {
+        if conn.phase == Phase::Releasing {
+            return;
+        }
+        if conn.phase == Phase::Running {
+            events.push(Event::Ending { qp: conn.id });
+        }
+        conn.phase = Phase::Releasing;
+        conn.outbound.reset();
+        self.streams.reset(conn.stream);
+        self.set_deadline(conn, Some(self.now.saturating_add(RELEASE)));
+        self.list(conn);
+    }
+
+    /// The kernel does not release memory of a connection that ended long ago.
+    #[cold]
+    fn abandon(&mut self, conn: &mut Conn) {
+        let count = conn.outbound.abandon();
+        if let Some(left_out) = self.log.ask(self.now) {
+            let after = RELEASE.as_secs();
+            log_peer!(
+                error,
+                conn,
+                left_out,
+                "the kernel still refers to {count} sent buffers {after} s after the connection \
+                 ended; they are not used again; restart the program to get their memory back"
+            );
         }
     }
 
@@ -164,6 +208,12 @@ impl<S: Streams> SoftRdma<S> {
                         );
                     }
                     conn.reason = CloseReason::Timeout { waiting_for };
+                }
+                if conn.phase == Phase::Releasing {
+                    this.release(conn);
+                    if conn.outbound.is_kept() {
+                        this.abandon(conn);
+                    }
                 }
                 conn.broken = true;
                 this.finish(conn, events);

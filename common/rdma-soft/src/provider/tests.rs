@@ -5,6 +5,7 @@ mod active;
 mod answers;
 mod floods;
 mod idle;
+mod kept;
 mod segments;
 
 use super::*;

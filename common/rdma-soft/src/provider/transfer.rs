@@ -31,7 +31,7 @@ impl<S: Streams> SoftRdma<S> {
             Phase::Running => self.receive_more(conn, events),
             Phase::Ending => self.receive_nothing(conn, events),
             Phase::Requested | Phase::Prepared => self.receive_early(conn, events),
-            Phase::Connecting | Phase::Gone => false,
+            Phase::Connecting | Phase::Releasing | Phase::Gone => false,
         }
     }
 
@@ -146,13 +146,27 @@ impl<S: Streams> SoftRdma<S> {
     pub(super) fn advance(&mut self, conn: &mut Conn, events: &mut Vec<Event>) -> bool {
         let before = events.len();
         let sent = self.transmit(conn);
+        self.release(conn);
         if conn.phase == Phase::Running || conn.phase == Phase::Ending {
             conn.outbound.complete(conn.id, events);
         }
-        if conn.phase == Phase::Ending && (conn.broken || !has_output(conn)) {
+        let may_finish = match conn.phase {
+            Phase::Ending => conn.broken || !(has_output(conn) || conn.outbound.is_kept()),
+            Phase::Releasing => !conn.outbound.is_kept(),
+            _ => false,
+        };
+        if may_finish {
             self.finish(conn, events);
         }
         sent || events.len() > before
+    }
+
+    /// Learns what the stream has released.
+    #[inline]
+    pub(super) fn release(&mut self, conn: &mut Conn) {
+        if conn.outbound.is_kept() {
+            conn.outbound.released(self.streams.released(conn.stream));
+        }
     }
 
     /// Sends until the stream is full, nothing is left, or others are to be served. Returns
@@ -230,10 +244,11 @@ impl<S: Streams> SoftRdma<S> {
         let mut slices = [IoSlice::new(&[]); N];
         let (used, offered) = conn.outbound.gather(&self.keys, &mut slices);
         let slices = slices.get(..used).unwrap_or_default();
-        let count = self.streams.send(conn.stream, slices)?;
-        conn.outbound.sent(count, &mut self.keys);
-        conn.sent += count as u64;
-        Ok((count, offered))
+        let payload = conn.outbound.stable_payload();
+        let accepted = self.streams.send_kept(conn.stream, slices, payload)?;
+        conn.outbound.sent(accepted, &mut self.keys);
+        conn.sent += accepted.bytes as u64;
+        Ok((accepted.bytes, offered))
     }
 }
 
@@ -343,6 +358,7 @@ fn may_send(conn: &Conn) -> bool {
         | Phase::AwaitRequest
         | Phase::Requested
         | Phase::Prepared
+        | Phase::Releasing
         | Phase::Gone => false,
     }
 }

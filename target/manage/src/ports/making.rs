@@ -5,7 +5,7 @@ use std::io;
 
 use nvmeof_memory::Region;
 use nvmeof_rdma::{Provider, Steering, explain};
-use nvmeof_rdma_iwarp::IwarpConfig;
+use nvmeof_rdma_iwarp::{IwarpConfig, ZeroCopy};
 use nvmeof_rdma_shm::{Borrowed, Shm, ShmConfig, own_folder};
 
 use super::devices;
@@ -104,9 +104,7 @@ impl ProviderGroup {
         let steering = &means.steering;
         let lacks = |error: io::Error| format!("epoll: {}", explain(&error));
         let providers = match name {
-            ProviderName::Iwarp => {
-                iwarp_providers(steering, files, config.socket_mode()).map_err(lacks)?
-            }
+            ProviderName::Iwarp => iwarp_providers(steering, files, config).map_err(lacks)?,
             ProviderName::Verbs => devices::verbs_providers(steering)?,
             ProviderName::Shm => {
                 let config = shm_config(config.shm(), &means.borrowed);
@@ -171,10 +169,14 @@ impl ProviderGroup {
 fn iwarp_providers(
     steering: &Steering,
     files: u32,
-    socket_mode: u32,
+    config: &Config,
 ) -> io::Result<Vec<Box<dyn Provider>>> {
     let mut config = IwarpConfig {
-        socket_mode,
+        socket_mode: config.socket_mode(),
+        zero_copy: match config.zero_copy_sends() {
+            true => ZeroCopy::Remote,
+            false => ZeroCopy::Never,
+        },
         ..IwarpConfig::default()
     };
     config.limits.max_qps = config.limits.max_qps.min(files);

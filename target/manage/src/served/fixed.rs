@@ -18,6 +18,7 @@ pub struct Fixed {
     settings: ReactorSettings,
     ceph: CephAccess,
     ha: Option<HaConfig>,
+    zero_copy_sends: bool,
     shm: ShmConfig,
     socket_mode: u32,
     control: ControlConfig,
@@ -36,6 +37,7 @@ impl Fixed {
             settings: config.reactor_settings(),
             ceph: config.ceph().clone(),
             ha: config.ha().cloned(),
+            zero_copy_sends: config.zero_copy_sends(),
             shm: shm_config(config.shm(), &Borrowed::default()),
             socket_mode: config.socket_mode(),
             control: config.control().clone(),
@@ -58,6 +60,7 @@ impl Fixed {
     #[must_use]
     pub fn differing(&self, config: &Config) -> Vec<(&'static str, &'static str)> {
         let new = Self::of(config);
+        let zero_copy = self.zero_copy_sends != new.zero_copy_sends;
         let mode = [("mode", self.socket_mode != new.socket_mode)];
         // Its interface may have appeared since.
         let listens = |it: &MetricsConfig| it.listen.map(zone::resolved);
@@ -71,6 +74,7 @@ impl Fixed {
             ("storage", storage(&self.settings, &new.settings)),
             ("ceph", ceph(&self.ceph, &new.ceph)),
             ("ha", ha(self.ha.as_ref(), new.ha.as_ref())),
+            ("iwarp", differing([("zero_copy_sends", zero_copy)])),
             ("shm", shm(&self.shm, &new.shm)),
             ("unix", differing(mode)),
             ("control", control(&self.control, &new.control)),

@@ -1,0 +1,131 @@
+//! Tests of streams that refer to sent memory until they release it.
+
+use super::*;
+
+/// A connection whose stream keeps all payload.
+fn keeping() -> (Raw, QpId) {
+    let (mut raw, qp) = Raw::running(SoftConfig::default());
+    // The first FPDU is the initiator's.
+    raw.send(&tagged(Opcode::WRITE, 0, b""));
+    raw.poll_once();
+    raw.peer.keep(0);
+    (raw, qp)
+}
+
+fn send(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
+    let body = body.then(|| raw.pool.take().unwrap());
+    let work = Work::Send {
+        head: Inline::new(b"head").unwrap(),
+        body,
+        invalidate: None,
+        solicited: false,
+    };
+    raw.provider.post(qp, Tag(tag), work).unwrap();
+    raw.poll_once();
+}
+
+/// Tags, outcomes and whether there is a buffer, of the completions so far.
+fn completed(raw: &mut Raw) -> Vec<(u64, bool, bool)> {
+    let completion = |event: Event| match event {
+        Event::Completion(done) => {
+            Some((done.tag.0, done.outcome.is_success(), done.buf.is_some()))
+        }
+        _ => None,
+    };
+    raw.events.drain(..).filter_map(completion).collect()
+}
+
+#[test]
+fn work_completes_in_order_when_its_calls_are_released() {
+    let (mut raw, qp) = keeping();
+    for (tag, body) in [(1, true), (2, false), (3, true)] {
+        send(&mut raw, qp, tag, body);
+    }
+    let before = raw.provider.progress(qp).unwrap().sent;
+    assert_eq!((raw.peer.kept(), completed(&mut raw)), (2, vec![]));
+    raw.peer.keep(1);
+    raw.poll_once();
+    // The second one was sent without keeping anything, but after the first one.
+    let done = completed(&mut raw);
+    assert_eq!(done, [(1, true, true), (2, true, false)]);
+    assert!(raw.provider.progress(qp).unwrap().sent > before + 65536);
+    raw.peer.keep(2);
+    raw.poll_once();
+    assert_eq!(completed(&mut raw), [(3, true, true)]);
+}
+
+#[test]
+fn responses_to_reads_are_not_kept() {
+    let (mut raw, qp) = keeping();
+    let source = raw.pool.take().unwrap();
+    let source = raw
+        .provider
+        .expose(qp, source, Rights::REMOTE_READ)
+        .unwrap();
+    let read = ReadRequest {
+        sink_stag: 1,
+        sink_to: 0,
+        len: 65536,
+        source_stag: source.key.0,
+        source_to: source.addr,
+    };
+    raw.send(&untagged(Opcode::READ_REQUEST, 1, 1, &read.to_bytes()));
+    raw.poll_once();
+    assert_eq!(raw.peer.kept(), 0);
+    assert!(raw.receive().len() > 65536);
+    // The owner withdraws the memory as soon as the peer has it.
+    assert!(raw.provider.withdraw(source.key).is_ok());
+}
+
+#[test]
+fn end_waits_for_release() {
+    for ending in [SoftRdma::disconnect, SoftRdma::abort] {
+        let (mut raw, qp) = keeping();
+        send(&mut raw, qp, 1, true);
+        ending(&mut raw.provider, qp);
+        raw.poll_once();
+        raw.now += SoftConfig::default().linger;
+        raw.poll_once();
+        assert!(raw.peer.was_reset() && raw.events.is_empty());
+        raw.peer.keep(1);
+        raw.poll_once();
+        // Perhaps it was not transmitted.
+        assert!(matches!(raw.reason(), CloseReason::Local));
+        assert_eq!(completed(&mut raw), [(1, false, true)]);
+        assert_eq!(raw.provider.next_deadline(), None);
+    }
+}
+
+#[test]
+fn end_by_peer_is_announced_while_it_waits_for_release() {
+    let (mut raw, qp) = keeping();
+    send(&mut raw, qp, 1, true);
+    let stream = raw.stream;
+    raw.peer.shutdown_send(stream);
+    raw.poll_once();
+    let [Event::Ending { qp: ending }] = raw.events[..] else {
+        panic!("{:?}", raw.events);
+    };
+    assert_eq!(ending, qp);
+    raw.peer.keep(1);
+    raw.poll_once();
+    assert!(matches!(raw.reason(), CloseReason::Peer));
+}
+
+#[test]
+fn memory_that_is_never_released_is_not_used_again() {
+    let (mut raw, qp) = keeping();
+    let available = raw.pool.available();
+    send(&mut raw, qp, 1, true);
+    raw.provider.abort(qp);
+    // The reset is one poll, and looking for what it released is another one.
+    raw.poll_once();
+    raw.poll_once();
+    let due = raw.provider.next_deadline().unwrap();
+    assert_eq!(due, Duration::from_secs(30));
+    raw.now = due;
+    raw.poll_once();
+    assert!(matches!(raw.reason(), CloseReason::Local));
+    assert_eq!(completed(&mut raw), [(1, false, false)]);
+    assert_eq!(raw.pool.available(), available - 1);
+}
