@@ -195,7 +195,7 @@ impl QueuePair {
 
     /// Whether the command has the buffers that `action` needs; if not, the command is
     /// queued for them.
-    #[inline]
+    #[inline(always)]
     fn has_buffers(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return true;
@@ -425,7 +425,7 @@ impl QueuePair {
         self.settle(io);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn step_executed(
         &mut self,
         slot: SlotId,
@@ -573,7 +573,7 @@ impl QueuePair {
     }
 
     /// Posts the buffer of a receive again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
         if let Err(why) = self.post_recv(buf, io.provider, &mut io.resources.shared)
             && why != PostError::Closed

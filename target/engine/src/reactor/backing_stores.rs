@@ -12,16 +12,22 @@ impl<S: BackingStores> Reactor<S> {
     /// Submits pending operations and passes completions to the queues. Returns whether
     /// there were any.
     pub(super) fn poll_stores(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
+        let polled = self.stores.poll(&mut self.done);
+        let any = !self.done.is_empty();
+        if any {
+            self.execute_done(now);
+        }
+        self.submit_backlog(now);
+        polled.map(|()| any)
+    }
+
+    fn execute_done(&mut self, now: Duration) {
         let mut done = std::mem::take(&mut self.done);
-        let polled = self.stores.poll(&mut done);
-        let any = !done.is_empty();
         for done in done.drain(..) {
             self.executed(done, now);
         }
         done.append(&mut self.done);
         self.done = done;
-        self.submit_backlog(now);
-        polled.map(|()| any)
     }
 
     /// An operation of a backing store completed.
@@ -44,7 +50,7 @@ impl<S: BackingStores> Reactor<S> {
 
     /// Submits operations that wait for a free slot, for each backing store: one of each
     /// address, then another of each.
-    #[inline]
+    #[inline(always)]
     pub(super) fn submit_backlog(&mut self, now: Duration) {
         if !self.resources.backlog.is_empty() {
             self.submit_backlogs(now);
