@@ -266,7 +266,10 @@ impl Conn {
             // The peer may need the room to finish.
             channel.discard()?;
         }
-        worked |= self.transmit(keys)?;
+        // Often there is nothing to send, because short messages are sent when they are posted.
+        if channel.has_changes() || !self.outbound.has_sent_all() {
+            worked |= self.transmit(keys)?;
+        }
         let before = events.len();
         self.outbound.complete(self.id, events);
         Ok(worked || events.len() > before)

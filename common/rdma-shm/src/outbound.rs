@@ -155,10 +155,8 @@ impl Outbound {
             return false;
         };
         // A grant that the message cannot carry goes before it.
-        let granted = self.grants.is_empty() && self.last_grant.is_none();
-        let first = self.waiting.is_empty() && self.responses.is_empty() && granted;
         let len = message.len();
-        first
+        self.has_sent_all()
             && len <= SEGMENT
             && channel.has_room(len).is_ok_and(|room| room)
             && message.put(message.pieces, len, channel).is_ok()
@@ -203,6 +201,15 @@ impl Outbound {
             (false, true) => Next::Response,
             (false, false) => Next::Nothing,
         }
+    }
+
+    /// Whether there is nothing that [`transmit`](Self::transmit) could put.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.waiting.is_empty()
+            && self.responses.is_empty()
+            && self.grants.is_empty()
+            && self.last_grant.is_none()
     }
 
     /// Whether nothing is left to put.
@@ -418,6 +425,7 @@ impl Outbound {
     }
 
     /// Reports completed work, in posting order.
+    #[inline]
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
         while let Some(sent) = self.sent.pop_front_if(|sent| sent.done) {
             self.base = self.base.saturating_add(1);

@@ -158,12 +158,25 @@ impl Shm {
 
     /// Publishes posted work to the peer of `qp`.
     fn transmit(&mut self, qp: QpId) {
-        self.with_later(qp, |core, conn, later| {
-            core.heat(conn);
-            if let Err(fault) = conn.transmit(&mut core.keys) {
-                core.end_fault(conn, fault, later);
+        let Some(conn) = self.conns.get_mut(qp.0) else {
+            return;
+        };
+        self.core.heat(conn);
+        if let Err(fault) = conn.transmit(&mut self.core.keys) {
+            self.with_later(qp, |core, conn, later| core.end_fault(conn, fault, later));
+        }
+    }
+
+    #[inline(never)]
+    fn transmit_listed(&mut self) {
+        let mut listed = std::mem::take(&mut self.core.listed);
+        for qp in listed.drain(..) {
+            if let Some(conn) = self.conns.get_mut(qp.0) {
+                conn.listed = false;
             }
-        });
+            self.transmit(qp);
+        }
+        self.core.listed = listed;
     }
 }
 
@@ -427,14 +440,9 @@ impl Provider for Shm {
 
     fn submit(&mut self, now: Duration) {
         self.core.now = now;
-        let mut listed = std::mem::take(&mut self.core.listed);
-        for qp in listed.drain(..) {
-            if let Some(conn) = self.conns.get_mut(qp.0) {
-                conn.listed = false;
-            }
-            self.transmit(qp);
+        if !self.core.listed.is_empty() {
+            self.transmit_listed();
         }
-        self.core.listed = listed;
     }
 
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {

@@ -95,7 +95,7 @@ impl QueuePair {
     pub(super) fn perform(&mut self, slot: SlotId, mut action: Action, io: &mut Io<'_>) {
         loop {
             action = match action {
-                Action::Respond(response) => return self.respond(slot, &response, io),
+                Action::Respond(ref response) => return self.respond(slot, response, io),
                 Action::Execute(mut op) => {
                     let has = self.read_in_place(slot, &op, io);
                     if !has && !self.has_buffers(slot, &action, io) {
@@ -565,6 +565,7 @@ impl QueuePair {
         }
     }
 
+    #[inline(always)]
     pub(super) fn receive_again(&mut self, capsule: Option<Buf>, io: &mut Io<'_>) {
         if let Some(buf) = capsule {
             self.receives.give_back(&mut io.resources.shared);
