@@ -17,9 +17,9 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey, RemoteSlice,
-    Rights, Steering, Tag, Work,
+    Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
+    Posted, PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey,
+    RemoteSlice, Rights, Steering, Tag, Work,
 };
 use nvmeof_rdma_soft::group::Acceptor;
 use nvmeof_rdma_soft::{KeyTable, Slots};
@@ -364,6 +364,23 @@ impl Provider for Shm {
             self.transmit(qp);
         }
         Ok(())
+    }
+
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        let conn = self.conns.get_mut(qp.0).ok_or(PostError::Closed)?;
+        conn.check_message(head, invalidate, self.core.config.limits.max_message)?;
+        let posted = conn.post_message(tag, head, invalidate);
+        self.core.list(conn);
+        if conn.unshown >= TOGETHER {
+            self.transmit(qp);
+        }
+        Ok(posted)
     }
 
     fn expose(

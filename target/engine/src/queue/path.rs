@@ -10,8 +10,8 @@
 use nvmeof_backend::{Done, RefusalReason, Refused, Request as StoreRequest};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    Completion, Inline, PostError, Provider, Received, RemoteKey, RemoteSlice, Tag as RdmaTag,
-    Work, WorkKind, WriteAndSend,
+    Completion, Inline, PostError, Posted, Provider, Received, RemoteKey, RemoteSlice,
+    Tag as RdmaTag, Work, WorkKind, WriteAndSend,
 };
 use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp, Remote, Response};
 
@@ -258,9 +258,7 @@ impl QueuePair {
         }
         match completion.kind {
             WorkKind::Send => {
-                self.answered(slot, io);
-                let account = self.account.as_ref();
-                self.slots.answered(slot, account, completion.buf.is_some());
+                self.response_sent(slot, completion.buf.is_some(), io);
                 io.resources.buffers.put_back(completion.buf);
             }
             WorkKind::Write if self.cold.transfers.is_empty() => {
@@ -538,14 +536,23 @@ impl QueuePair {
 
     /// Sends the response: its data are in flight.
     pub(super) fn send(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
-        let send = Work::Send {
-            head: head_of(response),
-            body: None,
-            invalidate: response.invalidate.map(RemoteKey),
-            solicited: false,
-        };
-        let posted = io.provider.post(self.link.qp, self.tag(slot), send);
-        self.sent(slot, response, posted.map_err(|refused| refused.why), io);
+        let head = head_of(response);
+        let invalidate = response.invalidate.map(RemoteKey);
+        let (qp, tag) = (self.link.qp, self.tag(slot));
+        let posted = io.provider.post_message(qp, tag, &head, invalidate);
+        let is_done = posted == Ok(Posted::Done);
+        self.sent(slot, response, posted.map(drop), io);
+        if is_done {
+            self.response_sent(slot, false, io);
+        }
+    }
+
+    /// The response to the command in `slot` was sent, `with_data` or without. The caller
+    /// [settles](Self::settle) the queue.
+    #[inline]
+    fn response_sent(&mut self, slot: SlotId, with_data: bool, io: &mut Io<'_>) {
+        self.answered(slot, io);
+        self.slots.answered(slot, self.account.as_ref(), with_data);
     }
 
     fn sent(
