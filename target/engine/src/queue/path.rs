@@ -7,7 +7,7 @@
 //! (`fused`), Connect (`room`), authentication (`messages`, `computing`), Abort (`abort`), memory
 //! that is shared with the host (`in_place`).
 
-use nvmeof_backend::{Done, RefusalReason, Refused, Request as StoreRequest};
+use nvmeof_backend::{Done, RefusalReason, Request as StoreRequest, Submitted};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
     Completion, Inline, PostError, Posted, Provider, Received, RemoteKey, RemoteSlice,
@@ -362,39 +362,33 @@ impl QueuePair {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
-        let request = StoreRequest { tag, op: lent };
+        let mut request = StoreRequest { tag, op: lent };
         // Pending operations go first.
         if io.resources.backlog.waits_for(op.store) {
             self.store_ops += 1;
             io.resources.backlog.push(self.host(), op.store, request);
             return None;
         }
-        match io.stores.submit(op.store, request) {
-            Ok(Some(Done { buf, result, .. })) => {
+        match io.stores.submit(op.store, &mut request) {
+            Ok(Submitted::Done(result)) => {
                 let outcome = match result {
                     Ok(()) => Executed::Ok,
                     Err(error) => self.failure_of(&error, Some(op.store), slot, io),
                 };
-                self.step_executed(slot, outcome, buf, io)
+                self.step_executed(slot, outcome, request.op.into_buf(), io)
             }
-            Ok(None) => {
+            Ok(Submitted::Pending) => {
                 self.store_ops += 1;
                 None
             }
-            Err(Refused {
-                why: RefusalReason::Full,
-                back,
-            }) => {
+            Err(RefusalReason::Full) => {
                 self.store_ops += 1;
-                io.resources.backlog.push(self.host(), op.store, back);
+                io.resources.backlog.push(self.host(), op.store, request);
                 None
             }
-            Err(Refused {
-                why: RefusalReason::NotOpen,
-                back,
-            }) => {
+            Err(RefusalReason::NotOpen) => {
                 self.report_not_open(op.store, io);
-                self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
+                self.step_executed(slot, Executed::Failed, request.op.into_buf(), io)
             }
         }
     }

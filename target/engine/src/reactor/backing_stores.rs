@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{BackingStores, BackingStoresError, Done, IoError, RefusalReason, Refused};
+use nvmeof_backend::{BackingStores, BackingStoresError, Done, IoError, RefusalReason, Submitted};
 use nvmeof_target_core::FollowUps;
 
 use super::Reactor;
@@ -68,27 +68,21 @@ impl<S: BackingStores> Reactor<S> {
     }
 
     fn submit_backlog_of(&mut self, store: u32, now: Duration) {
-        while let Some(request) = self.resources.backlog.pop(store) {
-            match self.stores.submit(store, request) {
-                Ok(done) => {
-                    self.resources.backlog.advance(store);
-                    // The submitter may not be ready for the completion yet.
-                    self.done.extend(done);
-                }
-                Err(Refused {
-                    why: RefusalReason::Full,
-                    back,
-                }) => {
-                    self.resources.backlog.put_back(store, back);
-                    return;
-                }
-                Err(Refused {
-                    why: RefusalReason::NotOpen,
-                    back,
-                }) => {
-                    self.resources.backlog.advance(store);
+        while let Some(mut request) = self.resources.backlog.pop(store) {
+            let tag = request.tag;
+            let submitted = self.stores.submit(store, &mut request);
+            if let Err(RefusalReason::Full) = submitted {
+                self.resources.backlog.put_back(store, request);
+                return;
+            }
+            self.resources.backlog.advance(store);
+            let buf = request.op.into_buf();
+            match submitted {
+                // The submitter may not be ready for the completion yet.
+                Ok(Submitted::Done(result)) => self.done.push(Done { tag, buf, result }),
+                Ok(Submitted::Pending) => {}
+                Err(_) => {
                     let result = Err(IoError::not_open(store));
-                    let (tag, buf) = (back.tag, back.op.into_buf());
                     self.executed(Done { tag, buf, result }, now);
                 }
             }
