@@ -529,6 +529,7 @@ impl QueuePair {
     }
 
     /// Sends the response: its data are in flight.
+    #[inline(always)]
     pub(super) fn send(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
         let head = head_of(response);
         let invalidate = response.invalidate.map(RemoteKey);
