@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{Dice, Faults, Injected, OneIn};
 use nvmeof_rdma::{
-    Address, ConnectError, Event, ExposeError, PostError, PrivateData, Provider, QpConfig, QpId,
-    Refused, RemoteSlice, Rights, SrqId, Tag, Work, WriteAndSend,
+    Address, ConnectError, Event, ExposeError, Inline, PostError, Posted, PrivateData, Provider,
+    QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SrqId, Tag, Work, WriteAndSend,
 };
 
 /// A provider that injects faults within the contract, which its user must handle.
@@ -133,6 +133,23 @@ impl<P: Provider> Provider for Faulty<P> {
             return Err(Refused { why, back: work });
         }
         let result = self.inner.post(qp, tag, work);
+        self.then_disconnect(fault, qp);
+        result
+    }
+
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        let fault = self.fault(self.faults.refuse_post, self.faults.disconnect);
+        if fault == Some(Injected::Refuse) {
+            let depth = self.inner.limits().max_sends;
+            return Err(PostError::QueueFull { depth });
+        }
+        let result = self.inner.post_message(qp, tag, head, invalidate);
         self.then_disconnect(fault, qp);
         result
     }

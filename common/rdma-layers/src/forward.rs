@@ -1,7 +1,8 @@
 //! Forwarding of methods to the inner provider.
 
 /// Generates the named methods of an `impl` of [`Provider`](nvmeof_rdma::Provider), which
-/// call the provider in a field of `self`. `post` includes `post_response`.
+/// call the provider in a field of `self`. `post` includes `post_message` and
+/// `post_response`.
 ///
 /// ```
 /// use nvmeof_rdma::{Event, Provider};
@@ -179,6 +180,16 @@ macro_rules! forward {
             work: ::nvmeof_rdma::Work,
         ) -> Result<(), ::nvmeof_rdma::Refused<::nvmeof_rdma::Work>> {
             self.$inner.post(qp, tag, work)
+        }
+
+        fn post_message(
+            &mut self,
+            qp: ::nvmeof_rdma::QpId,
+            tag: ::nvmeof_rdma::Tag,
+            head: &::nvmeof_rdma::Inline,
+            invalidate: Option<::nvmeof_rdma::RemoteKey>,
+        ) -> Result<::nvmeof_rdma::Posted, ::nvmeof_rdma::PostError> {
+            self.$inner.post_message(qp, tag, head, invalidate)
         }
 
         fn post_response(

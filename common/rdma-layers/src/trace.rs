@@ -8,9 +8,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use nvmeof_rdma::{
-    Address, ConnectError, Event, ExposeError, ListenError, ListenerId, PostError, PrivateData,
-    Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag,
-    Work, WriteAndSend,
+    Address, ConnectError, Event, ExposeError, Inline, ListenError, ListenerId, PostError, Posted,
+    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
+    SrqId, Tag, Work, WriteAndSend,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -189,6 +189,30 @@ impl<P: Provider> Provider for Trace<P> {
         let result = self.inner.post(qp, tag, work);
         self.result(
             format_args!("qp {:#x} tag {:#x} post {text}", qp.0, tag.0),
+            &result,
+        );
+        result
+    }
+
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        let result = self.inner.post_message(qp, tag, head, invalidate);
+        let outcome = result.as_ref().map_or("", |posted| match posted {
+            Posted::Done => ": done",
+            Posted::Pending => "",
+        });
+        self.result(
+            format_args!(
+                "qp {:#x} tag {:#x} post Message {} invalidate {invalidate:?}{outcome}",
+                qp.0,
+                tag.0,
+                head.len()
+            ),
             &result,
         );
         result

@@ -154,6 +154,12 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether there is something to publish.
+    #[inline]
+    pub(crate) fn has_changes(&self) -> bool {
+        self.changes != 0
+    }
+
     /// Publishes new records, and released room if there is enough of it. Returns whether the
     /// peer has to be woken.
     pub(crate) fn publish(&mut self) -> bool {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nvmeof_rdma::{
-    CloseReason, ConnectionGuard, Event, Fault, ListenerId, Peer, PostError, PrivateData, QpConfig,
-    QpId, QpOwner, Tag, Work, WorkKind,
+    CloseReason, ConnectionGuard, Event, Fault, Inline, ListenerId, Peer, PostError, Posted,
+    PrivateData, QpConfig, QpId, QpOwner, RemoteKey, Tag, Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -197,13 +197,7 @@ impl Conn {
         registered: bool,
         max_message: u32,
     ) -> Result<(), PostError> {
-        if self.phase != Phase::Running {
-            return Err(self.phase.refusal());
-        }
-        let depth = self.config.sends;
-        if self.outbound.posted() >= count(depth) {
-            return Err(PostError::QueueFull { depth });
-        }
+        self.check_entry()?;
         // The negotiated number of Reads is 0: this one would wait for ever.
         if work.kind() == WorkKind::Read && self.outbound.max_reads() == 0 {
             return Err(PostError::QueueFull { depth: 0 });
@@ -211,23 +205,50 @@ impl Conn {
         if !registered {
             return Err(PostError::NotRegistered);
         }
-        if let Work::Send {
-            invalidate: Some(key),
-            ..
-        } = work
+        match work {
+            Work::Send { invalidate, .. } => {
+                self.check_invalidation(*invalidate)?;
+                check_length(work.len(), max_message)
+            }
+            Work::Write { local, remote } | Work::Read { local, remote } => {
+                check_length(local.len(), remote.len.min(max_message))
+            }
+        }
+    }
+
+    /// As [`check_work`](Self::check_work), for a message without a body.
+    pub(crate) fn check_message(
+        &self,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+        max_message: u32,
+    ) -> Result<(), PostError> {
+        self.check_entry()?;
+        self.check_invalidation(invalidate)?;
+        check_length(head.len(), max_message)
+    }
+
+    /// Whether it takes work, and has an entry for it.
+    #[inline]
+    fn check_entry(&self) -> Result<(), PostError> {
+        if self.phase != Phase::Running {
+            return Err(self.phase.refusal());
+        }
+        let depth = self.config.sends;
+        if self.outbound.posted() >= count(depth) {
+            return Err(PostError::QueueFull { depth });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_invalidation(&self, invalidate: Option<RemoteKey>) -> Result<(), PostError> {
+        if let Some(key) = invalidate
             && let (Some(peer_memory), Some(channel)) = (&self.peer_memory, &self.channel)
-            && peer_memory.uses(*key, channel)
+            && peer_memory.uses(key, channel)
         {
             let state = "still using the memory of the key to be invalidated";
             return Err(PostError::WrongState { state });
-        }
-        let max = match work {
-            Work::Send { .. } => max_message,
-            Work::Write { remote, .. } | Work::Read { remote, .. } => remote.len.min(max_message),
-        };
-        let (len, max) = (work.len(), count(max));
-        if len > max {
-            return Err(PostError::TooLong { len, max });
         }
         Ok(())
     }
@@ -237,6 +258,19 @@ impl Conn {
         self.unshown = self.unshown.saturating_add(1);
         let (channel, peer_memory) = (self.channel.as_mut(), self.peer_memory.as_mut());
         self.outbound.post(tag, work, channel, peer_memory);
+    }
+
+    /// The same for a message without a body.
+    #[inline]
+    pub(crate) fn post_message(
+        &mut self,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Posted {
+        self.unshown = self.unshown.saturating_add(1);
+        let (channel, peer_memory) = (self.channel.as_mut(), self.peer_memory.as_mut());
+        (self.outbound).post_message(tag, head, invalidate, channel, peer_memory)
     }
 
     /// Receives and sends as much as possible. Returns whether there was any progress.
@@ -266,7 +300,10 @@ impl Conn {
             // The peer may need the room to finish.
             channel.discard()?;
         }
-        worked |= self.transmit(keys)?;
+        // Often there is nothing to send, because short messages are sent when they are posted.
+        if channel.has_changes() || !self.outbound.has_sent_all() {
+            worked |= self.transmit(keys)?;
+        }
         let before = events.len();
         self.outbound.complete(self.id, events);
         Ok(worked || events.len() > before)
@@ -307,6 +344,15 @@ impl Conn {
         {
             log_peer!(trace, self, %error, "cannot send a message to the peer");
         }
+    }
+}
+
+#[inline]
+fn check_length(len: usize, max: u32) -> Result<(), PostError> {
+    let max = count(max);
+    match len > max {
+        true => Err(PostError::TooLong { len, max }),
+        false => Ok(()),
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    Completion, Event, Fault, Outcome, QpId, RemoteKey, RemoteSlice, Rights, Tag, Work, WorkKind,
+    Completion, Event, Fault, Inline, Outcome, Posted, QpId, RemoteKey, RemoteSlice, Rights, Tag,
+    Work, WorkKind,
 };
 use nvmeof_rdma_soft::KeyTable;
 
@@ -129,36 +130,76 @@ impl Outbound {
         peer_memory: Option<&mut PeerMemory>,
     ) {
         let mut grant = None;
-        if let Work::Send { invalidate, .. } = &work {
-            // A message carries one key: a granted or an invalidated one.
-            if invalidate.is_none() {
-                grant = self.last_grant.take();
-            }
-            if let Some(channel) = channel
-                && self.put_immediately(&work, grant, channel)
-            {
-                if let (Some(key), Some(peer_memory)) = (invalidate, peer_memory) {
-                    peer_memory.forget(*key);
-                }
+        if let Some(mut message) = Message::of(&work, None) {
+            if self.put_immediately(&mut message, channel, peer_memory) {
                 return self.sent.push_back(Sent::of(tag, work, true));
             }
+            grant = message.grant;
         }
         self.waiting.push_back(Waiting { tag, work, grant });
     }
 
+    /// As [`post`](Self::post), for a message without a body. It is done if it goes into the
+    /// ring immediately, and everything before it was reported.
+    #[inline]
+    pub(crate) fn post_message(
+        &mut self,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+        channel: Option<&mut Channel>,
+        peer_memory: Option<&mut PeerMemory>,
+    ) -> Posted {
+        let mut message = Message {
+            pieces: [head, &[]],
+            invalidate,
+            solicited: false,
+            grant: None,
+        };
+        let put = self.put_immediately(&mut message, channel, peer_memory);
+        if put && self.sent.is_empty() {
+            return Posted::Done;
+        }
+        let grant = message.grant;
+        let work = Work::Send {
+            head: *head,
+            body: None,
+            invalidate,
+            solicited: false,
+        };
+        match put {
+            true => self.sent.push_back(Sent::of(tag, work, true)),
+            false => self.waiting.push_back(Waiting { tag, work, grant }),
+        }
+        Posted::Pending
+    }
+
     /// Puts a message immediately if nothing is before it, it is one record, and there is
     /// room. Returns whether it did. A fault is found again by [`transmit`](Self::transmit),
-    /// which can report it.
+    /// which can report it. In any case the message gets the last grant, if it can carry it.
     #[inline]
-    fn put_immediately(&self, work: &Work, grant: Option<Grant>, channel: &mut Channel) -> bool {
-        let Some(message) = Message::of(work, grant) else {
-            return false;
-        };
-        // A grant that the message cannot carry goes before it.
-        let granted = self.grants.is_empty() && self.last_grant.is_none();
-        let first = self.waiting.is_empty() && self.responses.is_empty() && granted;
+    fn put_immediately(
+        &mut self,
+        message: &mut Message<'_>,
+        channel: Option<&mut Channel>,
+        peer_memory: Option<&mut PeerMemory>,
+    ) -> bool {
+        // A message carries one key: a granted or an invalidated one.
+        if message.invalidate.is_none() {
+            message.grant = self.last_grant.take();
+        }
+        let put = channel.is_some_and(|channel| self.put_first(message, channel));
+        if put && let (Some(key), Some(peer_memory)) = (message.invalidate, peer_memory) {
+            peer_memory.forget(key);
+        }
+        put
+    }
+
+    #[inline]
+    fn put_first(&self, message: &Message<'_>, channel: &mut Channel) -> bool {
         let len = message.len();
-        first
+        // A grant that the message cannot carry goes before it.
+        self.has_sent_all()
             && len <= SEGMENT
             && channel.has_room(len).is_ok_and(|room| room)
             && message.put(message.pieces, len, channel).is_ok()
@@ -203,6 +244,15 @@ impl Outbound {
             (false, true) => Next::Response,
             (false, false) => Next::Nothing,
         }
+    }
+
+    /// Whether there is nothing that [`transmit`](Self::transmit) could put.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.waiting.is_empty()
+            && self.responses.is_empty()
+            && self.grants.is_empty()
+            && self.last_grant.is_none()
     }
 
     /// Whether nothing is left to put.
@@ -418,6 +468,7 @@ impl Outbound {
     }
 
     /// Reports completed work, in posting order.
+    #[inline]
     pub(crate) fn complete(&mut self, qp: QpId, events: &mut Vec<Event>) {
         while let Some(sent) = self.sent.pop_front_if(|sent| sent.done) {
             self.base = self.base.saturating_add(1);

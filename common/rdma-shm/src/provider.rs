@@ -17,9 +17,9 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey, RemoteSlice,
-    Rights, Steering, Tag, Work,
+    Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
+    Posted, PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey,
+    RemoteSlice, Rights, Steering, Tag, Work,
 };
 use nvmeof_rdma_soft::group::Acceptor;
 use nvmeof_rdma_soft::{KeyTable, Slots};
@@ -158,12 +158,25 @@ impl Shm {
 
     /// Publishes posted work to the peer of `qp`.
     fn transmit(&mut self, qp: QpId) {
-        self.with_later(qp, |core, conn, later| {
-            core.heat(conn);
-            if let Err(fault) = conn.transmit(&mut core.keys) {
-                core.end_fault(conn, fault, later);
+        let Some(conn) = self.conns.get_mut(qp.0) else {
+            return;
+        };
+        self.core.heat(conn);
+        if let Err(fault) = conn.transmit(&mut self.core.keys) {
+            self.with_later(qp, |core, conn, later| core.end_fault(conn, fault, later));
+        }
+    }
+
+    #[inline(never)]
+    fn transmit_listed(&mut self) {
+        let mut listed = std::mem::take(&mut self.core.listed);
+        for qp in listed.drain(..) {
+            if let Some(conn) = self.conns.get_mut(qp.0) {
+                conn.listed = false;
             }
-        });
+            self.transmit(qp);
+        }
+        self.core.listed = listed;
     }
 }
 
@@ -353,6 +366,23 @@ impl Provider for Shm {
         Ok(())
     }
 
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        let conn = self.conns.get_mut(qp.0).ok_or(PostError::Closed)?;
+        conn.check_message(head, invalidate, self.core.config.limits.max_message)?;
+        let posted = conn.post_message(tag, head, invalidate);
+        self.core.list(conn);
+        if conn.unshown >= TOGETHER {
+            self.transmit(qp);
+        }
+        Ok(posted)
+    }
+
     fn expose(
         &mut self,
         qp: QpId,
@@ -427,14 +457,9 @@ impl Provider for Shm {
 
     fn submit(&mut self, now: Duration) {
         self.core.now = now;
-        let mut listed = std::mem::take(&mut self.core.listed);
-        for qp in listed.drain(..) {
-            if let Some(conn) = self.conns.get_mut(qp.0) {
-                conn.listed = false;
-            }
-            self.transmit(qp);
+        if !self.core.listed.is_empty() {
+            self.transmit_listed();
         }
-        self.core.listed = listed;
     }
 
     fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {

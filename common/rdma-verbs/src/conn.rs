@@ -265,19 +265,18 @@ impl Table {
         }
     }
 
-    fn slot(&self, qp: QpId) -> Option<usize> {
-        let index = usize::try_from(qp.0 & SLOT_MASK).ok()?;
-        let slot = self.slots.get(index)?;
-        (slot.generation == qp.0 >> SLOT_BITS).then_some(index)
+    fn index(qp: QpId) -> usize {
+        usize::try_from(qp.0 & SLOT_MASK).unwrap_or(usize::MAX)
     }
 
     pub(crate) fn get(&self, qp: QpId) -> Option<&Conn> {
-        self.slots.get(self.slot(qp)?)?.conn.as_deref()
+        let slot = self.slots.get(Self::index(qp))?;
+        slot.conn.as_deref().filter(|conn| conn.id == qp)
     }
 
     pub(crate) fn get_mut(&mut self, qp: QpId) -> Option<&mut Conn> {
-        let index = self.slot(qp)?;
-        self.slots.get_mut(index)?.conn.as_deref_mut()
+        let slot = self.slots.get_mut(Self::index(qp))?;
+        slot.conn.as_deref_mut().filter(|conn| conn.id == qp)
     }
 
     /// The queue pair of a completion.
@@ -289,9 +288,9 @@ impl Table {
 
     /// Removes a queue pair.
     pub(crate) fn remove(&mut self, qp: QpId) -> Option<Box<Conn>> {
-        let index = self.slot(qp)?;
+        let index = Self::index(qp);
         let slot = self.slots.get_mut(index)?;
-        let conn = slot.conn.take()?;
+        let conn = slot.conn.take_if(|conn| conn.id == qp)?;
         slot.generation += 1;
         self.free.push(index);
         self.count -= 1;

@@ -19,9 +19,9 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey, RemoteSlice,
-    Rights, SharedReceives, SrqId, Steering, Tag, Work, WriteAndSend,
+    Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
+    Posted, PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey,
+    RemoteSlice, Rights, SharedReceives, SrqId, Steering, Tag, Work, WriteAndSend,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -389,6 +389,16 @@ impl Provider for Verbs {
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
         self.queue_work(qp, tag, work)
+    }
+
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        self.queue_message(qp, tag, head, invalidate)
     }
 
     fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice,
-    Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
+    Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
+    Posted, PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, Refused, RemoteKey,
+    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -68,6 +68,16 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>> {
         (**self).post(qp, tag, work)
+    }
+
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        (**self).post_message(qp, tag, head, invalidate)
     }
 
     fn post_response(&mut self, qp: QpId, tag: Tag, answer: WriteAndSend) -> Result<(), PostError> {

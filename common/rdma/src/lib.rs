@@ -59,4 +59,4 @@ pub use provider::{ACCEPT_PACE, Progress, Provider};
 pub use qp_owner::QpOwner;
 pub use rate_limiter::RateLimiter;
 pub use steering::{ConnectionGuard, LightGuard, Steering};
-pub use work::{Outcome, Work, WorkKind, WriteAndSend};
+pub use work::{Outcome, Posted, Work, WorkKind, WriteAndSend};

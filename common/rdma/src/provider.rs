@@ -6,9 +6,9 @@ use std::time::Duration;
 use nvmeof_memory::{Buf, Region};
 
 use crate::{
-    Address, ConnectError, Event, ExposeError, Limits, ListenError, ListenerId, PostError,
-    PrivateData, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work, WriteAndSend,
+    Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
+    Posted, PrivateData, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice, Rights,
+    SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 
 /// Minimum interval between accepted connections while commands of other hosts are served.
@@ -208,6 +208,28 @@ pub trait Provider: Send {
     /// # Errors
     /// [`Refused`] with the work when it cannot be posted.
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>>;
+
+    /// Queues a [`Work::Send`] without a body, like [`post`](Self::post). A provider that has
+    /// passed it on already may report that at once, if no work before it is outstanding.
+    ///
+    /// # Errors
+    /// [`PostError`] when it cannot be posted.
+    fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        let work = Work::Send {
+            head: *head,
+            body: None,
+            invalidate,
+            solicited: false,
+        };
+        let posted = self.post(qp, tag, work).map(|()| Posted::Pending);
+        posted.map_err(|refused| refused.why)
+    }
 
     /// Queues an RDMA Write and a Send of a few bytes behind it, both under `tag`: the
     /// response to a command that reads data. It takes two entries of the send queue. Both

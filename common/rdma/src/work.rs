@@ -48,6 +48,15 @@ pub struct WriteAndSend {
     pub invalidate: Option<RemoteKey>,
 }
 
+/// What became of a posted message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is complete, as is everything posted before it: it does not return.
+    Done,
+    /// It returns as a [`Completion`](crate::Completion).
+    Pending,
+}
+
 /// Kind of work of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkKind {

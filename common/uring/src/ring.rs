@@ -246,6 +246,14 @@ impl Ring {
         self.first.in_flight() + self.second().map_or(0, Uring::in_flight)
     }
 
+    /// Whether [`submit`](Self::submit) and [`reap`](Self::reap) have nothing to do until an
+    /// operation is started.
+    #[inline]
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.first.is_idle() && self.second().is_none_or(Uring::is_idle)
+    }
+
     /// Operations that can be started before one must be reaped.
     #[must_use]
     pub fn room(&self) -> usize {

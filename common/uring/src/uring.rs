@@ -168,6 +168,13 @@ impl Uring {
         self.slots.in_flight()
     }
 
+    /// Whether `submit` and `reap` have nothing to do: nothing is in flight, no notification is
+    /// armed, and no lent memory has to be checked.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight() == 0 && !self.armed && self.lent_pieces() == 0
+    }
+
     pub(crate) fn room(&self) -> usize {
         self.slots.free()
     }

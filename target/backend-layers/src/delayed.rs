@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nvmeof_backend::{Backend, Done, Geometry, Io, Refused, Request};
+use nvmeof_backend::{Backend, Done, Geometry, Io, RefusalReason, Request, Submitted};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
@@ -50,15 +50,16 @@ impl Backend for Delayed {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
-        let taken = self
-            .inner
-            .submit(request, &mut io.with_done(&mut self.fresh));
-        let taken = taken.map(|done| self.fresh.extend(done));
+    ) -> Result<Submitted, RefusalReason> {
+        let taken = (self.inner).submit(request, &mut io.with_done(&mut self.fresh))?;
+        if let Submitted::Done(result) = taken {
+            let (tag, buf) = (request.tag, request.op.take().into_buf());
+            self.fresh.push(Done { tag, buf, result });
+        }
         self.hold();
-        taken.map(|()| None)
+        Ok(Submitted::Pending)
     }
 
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nvmeof_backend::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Refused, Request};
+use nvmeof_backend::{
+    Backend, Geometry, Io, IoError, IoErrorKind, RefusalReason, Request, Submitted,
+};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
@@ -105,9 +107,9 @@ impl Backend for Faulty {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
+    ) -> Result<Submitted, RefusalReason> {
         match self.next() {
             Fault::None => {}
             Fault::Short => self.short += 1,
@@ -121,9 +123,7 @@ impl Backend for Faulty {
                     path: Arc::clone(&self.path),
                     offset,
                 };
-                let Request { tag, op } = request;
-                let (buf, result) = (op.into_buf(), Err(error));
-                return Ok(Some(Done { tag, buf, result }));
+                return Ok(Submitted::Done(Err(error)));
             }
         }
         self.inner.submit(request, io)

@@ -7,7 +7,7 @@ use nvmeof_memory::Buf;
 use nvmeof_uring as uring;
 use nvmeof_uring::{FileId, Ring, WriteMode};
 
-use crate::{Done, Geometry, IoError, Refused, Request};
+use crate::{Done, Geometry, IoError, RefusalReason, Request, Submitted};
 
 /// A backing store, opened for one reactor.
 ///
@@ -21,15 +21,15 @@ pub trait Backend {
     fn name(&self) -> &str;
 
     /// Submits a request. An invalid one completes with an error; it is refused only if
-    /// there is no room. Returns the completion if the request completed immediately.
+    /// there is no room, and unchanged then.
     ///
     /// # Errors
-    /// [`Refused`] with the request.
+    /// [`RefusalReason::Full`].
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>>;
+    ) -> Result<Submitted, RefusalReason>;
 
     /// Processes the completion of an operation that this backend started through [`Io`].
     /// `done.tag` is its slot.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvmeof_uring::RingError;
 
-use crate::{Claim, Done, Losses, OpenError, Refused, Request};
+use crate::{Claim, Done, Losses, OpenError, RefusalReason, Request, Submitted};
 
 /// The backing stores of one reactor, by the numbers that namespaces refer to.
 pub trait BackingStores {
@@ -54,12 +54,12 @@ pub trait BackingStores {
         None
     }
 
-    /// Submits a request. Returns its completion if it completed immediately; otherwise
-    /// [`poll`](Self::poll) returns it exactly once.
+    /// Submits a request, which is complete then or taken: [`poll`](Self::poll) returns its
+    /// completion exactly once. A refused request is unchanged.
     ///
     /// # Errors
-    /// [`Refused`] with the request, when there is no room at the moment.
-    fn submit(&mut self, store: u32, request: Request) -> Result<Option<Done>, Refused<Request>>;
+    /// [`RefusalReason`].
+    fn submit(&mut self, store: u32, request: &mut Request) -> Result<Submitted, RefusalReason>;
 
     /// Starts submitted operations and appends completions. Never waits.
     ///

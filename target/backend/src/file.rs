@@ -18,8 +18,8 @@ use crate::blocking::Opened;
 use crate::losses::{Losses, LostDuringSync, RunningSync};
 use crate::probe;
 use crate::{
-    Backend, Done, Geometry, Io, IoError, IoErrorKind, NoPolling, Op, OpenError, RefusalReason,
-    Refused, Request,
+    Backend, Geometry, Io, IoError, IoErrorKind, NoPolling, Op, OpenError, RefusalReason, Request,
+    Submitted,
 };
 use flushing::Flushing;
 use job::{Job, Next, Step};
@@ -267,27 +267,24 @@ impl Backend for FileBackend {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
+    ) -> Result<Submitted, RefusalReason> {
         if let Err(wrong) = self.geometry.check(&self.name, &request.op) {
-            let Request { tag, op } = request;
-            let (buf, result) = (op.into_buf(), Err(wrong));
-            return Ok(Some(Done { tag, buf, result }));
+            return Ok(Submitted::Done(Err(wrong)));
         }
         // At least as many slots of the ring as this store uses remain for other stores, so
         // that unresponsive ones cannot fill it.
         if self.active.len() >= io.room() {
-            let why = RefusalReason::Full;
-            return Err(Refused { why, back: request });
+            return Err(RefusalReason::Full);
         }
         let Request { tag, op } = request;
         let nothing = !matches!(op, Op::Flush) && op.range().1 == 0;
         let no_hole = matches!(op, Op::Deallocate { .. }) && !self.geometry.deallocate_zeroes;
         if nothing || no_hole {
-            let (buf, result) = (op.into_buf(), Ok(()));
-            return Ok(Some(Done { tag, buf, result }));
+            return Ok(Submitted::Done(Ok(())));
         }
+        let (tag, op) = (*tag, op.take());
         let job = Job::new(&op, self.geometry.block_size, self.geometry.direct);
         let buf = op.into_buf();
         let begun = None;
@@ -300,7 +297,7 @@ impl Backend for FileBackend {
         // The ring counts in 32 bits too.
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
         self.advance(slot, io);
-        Ok(None)
+        Ok(Submitted::Pending)
     }
 
     fn complete(&mut self, done: uring::Done, io: &mut Io<'_>) {

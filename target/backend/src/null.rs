@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use crate::{Backend, Done, Geometry, Io, Op, Refused, Request};
+use crate::{Backend, Geometry, Io, Op, RefusalReason, Request, Submitted};
 
 /// Completes requests immediately. Reads fill the buffer with zeroes: it may contain data of
 /// another host.
@@ -31,16 +31,14 @@ impl Backend for NullBackend {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         _io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
-        let Request { tag, mut op } = request;
-        let result = self.geometry.check(&self.name, &op);
-        if let (Ok(()), Op::Read { buf, .. }) = (&result, &mut op) {
+    ) -> Result<Submitted, RefusalReason> {
+        let result = self.geometry.check(&self.name, &request.op);
+        if let (Ok(()), Op::Read { buf, .. }) = (&result, &mut request.op) {
             buf.fill(0);
         }
-        let buf = op.into_buf();
-        Ok(Some(Done { tag, buf, result }))
+        Ok(Submitted::Done(result))
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}

@@ -9,7 +9,7 @@ use nvmeof_memory::{Buf, OutOfBounds};
 use nvmeof_uring as uring;
 use nvmeof_uring::Ring;
 
-use crate::{Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, Refused, Request};
+use crate::{Backend, Geometry, Io, IoError, IoErrorKind, Op, RefusalReason, Request, Submitted};
 
 /// Unit of locking, allocation and deallocation, in bytes.
 const CHUNK: usize = 1 << 20;
@@ -163,13 +163,10 @@ impl Backend for RamBackend {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         _io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
-        let Request { tag, mut op } = request;
-        let result = self.run(&mut op);
-        let buf = op.into_buf();
-        Ok(Some(Done { tag, buf, result }))
+    ) -> Result<Submitted, RefusalReason> {
+        Ok(Submitted::Done(self.run(&mut request.op)))
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}

@@ -74,6 +74,17 @@ pub struct Done {
     pub result: Result<(), IoError>,
 }
 
+/// What became of a request that was accepted.
+#[derive(Debug)]
+#[must_use]
+pub enum Submitted {
+    /// It is complete, with this result, and has its buffer with the same view. After a failed
+    /// read the content is undefined: never send it.
+    Done(Result<(), IoError>),
+    /// Its operation was taken from it, and completes as a [`Done`].
+    Pending,
+}
+
 /// A request was not accepted: the reason, and the request.
 #[derive(Debug)]
 pub struct Refused<T> {
@@ -134,6 +145,12 @@ impl Op {
     #[must_use]
     pub fn changes(&self) -> bool {
         !matches!(self, Self::Read { .. } | Self::Flush)
+    }
+
+    /// Takes the operation with its buffer.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Flush)
     }
 
     /// The buffer it owns, if any.

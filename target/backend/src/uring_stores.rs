@@ -13,7 +13,8 @@ use crate::backing_stores::{BackingStores, BackingStoresError};
 use crate::error::CloseError;
 use crate::numbers::{index_bits, index_of};
 use crate::{
-    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Refused, Request, probe,
+    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Refused, Request,
+    Submitted, probe,
 };
 
 /// The backing stores of one reactor, by their [numbers](crate::Numbers). Belongs to the
@@ -237,13 +238,29 @@ impl UringStores {
     pub fn submit(
         &mut self,
         number: u32,
-        request: Request,
+        mut request: Request,
     ) -> Result<Option<Done>, Refused<Request>> {
+        match BackingStores::submit(self, number, &mut request) {
+            Ok(Submitted::Done(result)) => {
+                let Request { tag, op } = request;
+                let buf = op.into_buf();
+                Ok(Some(Done { tag, buf, result }))
+            }
+            Ok(Submitted::Pending) => Ok(None),
+            Err(why) => Err(Refused { why, back: request }),
+        }
+    }
+
+    #[inline]
+    fn submit_in_place(
+        &mut self,
+        number: u32,
+        request: &mut Request,
+    ) -> Result<Submitted, RefusalReason> {
         let at = index_of(number);
         let open = self.stores.get_mut(at).and_then(Option::as_mut);
         let Some(open) = open.filter(|open| open.number == number) else {
-            let why = RefusalReason::NotOpen;
-            return Err(Refused { why, back: request });
+            return Err(RefusalReason::NotOpen);
         };
         let mut io = Io {
             ring: &mut self.ring,
@@ -251,7 +268,7 @@ impl UringStores {
             done: &mut self.ready,
         };
         let submitted = open.backend.submit(request, &mut io);
-        if let (Ok(None), false) = (&submitted, open.is_active) {
+        if let (Ok(Submitted::Pending), false) = (&submitted, open.is_active) {
             open.is_active = true;
             self.active.push(index_bits(number));
         }
@@ -273,6 +290,10 @@ impl UringStores {
     /// # Errors
     /// [`RingError::Enter`].
     pub fn poll(&mut self, out: &mut Vec<Done>) -> Result<bool, RingError> {
+        // The common case for stores that complete at submission.
+        if self.active.is_empty() && self.ready.is_empty() && self.ring.is_idle() {
+            return Ok(false);
+        }
         let before = out.len();
         out.append(&mut self.ready);
         self.ring.submit()?;
@@ -385,8 +406,8 @@ impl BackingStores for UringStores {
         (losses.now().storage != 0).then(|| Arc::clone(losses))
     }
 
-    fn submit(&mut self, store: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
-        Self::submit(self, store, request)
+    fn submit(&mut self, store: u32, request: &mut Request) -> Result<Submitted, RefusalReason> {
+        self.submit_in_place(store, request)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError> {

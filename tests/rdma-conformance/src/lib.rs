@@ -135,6 +135,8 @@ macro_rules! conformance_suite {
             sending {
                 messages_arrive_in_order,
                 head_and_body_are_one_message,
+                messages_without_body_keep_order,
+                messages_without_body_are_refused,
                 empty_message_arrives,
                 message_may_fill_receive,
                 only_view_is_sent_and_filled,

@@ -3,7 +3,7 @@
 use crate::Endpoint::{A, B};
 use crate::pattern::{check, check_all};
 use crate::rig::{Link, Rig};
-use nvmeof_rdma::{Inline, Outcome, Work};
+use nvmeof_rdma::{Inline, Outcome, PostError, QpConfig, Rights, Work};
 
 /// Messages of one connection arrive in the order they were sent, each in the
 /// next receive.
@@ -45,6 +45,58 @@ pub fn head_and_body_are_one_message(rig: &mut Rig<'_>) {
         check_all(&received.buf[..head], 0x11);
         check(&received.buf[head..head + body], 5);
     }
+}
+
+/// Messages without a body arrive in order with other work. Each is done at once or returns, and
+/// in order.
+pub fn messages_without_body_keep_order(rig: &mut Rig<'_>) {
+    let link = rig.link();
+    let window = rig[B].buf(100_000);
+    let slice = rig[B].expose(link.b, window, Rights::all());
+    for round in 0..8u64 {
+        for tag in 0..4 {
+            rig[B].recv(link.b, tag, 4096);
+        }
+        let head = Inline::of([0x22; 16]);
+        let first = rig[A].post_message(link.a, 0, &head, None);
+        assert!(first.is_ok(), "{first:?}");
+        if round % 2 == 1 {
+            rig[A].write(link.a, 10, 100_000, slice);
+        }
+        rig[A].post_message(link.a, 1, &head, None).unwrap();
+        rig[A].send(link.a, 2, 3000);
+        rig[A].post_message(link.a, 3, &head, None).unwrap();
+        for (tag, len) in [16, 16, 3000, 16].into_iter().enumerate() {
+            let received = rig.received(B, link.b);
+            assert_eq!(received.tag.0, tag as u64);
+            assert_eq!((received.outcome, received.len), (Outcome::Success, len));
+        }
+        while rig[A].outstanding_work(link.a) > 0 {
+            let done = rig.completion(A, link.a);
+            assert!(done.outcome.is_success(), "{done:?}");
+        }
+    }
+    rig[B].withdraw(slice.key);
+}
+
+/// As other work, they need an entry of the queue and an open queue pair.
+pub fn messages_without_body_are_refused(rig: &mut Rig<'_>) {
+    let config = QpConfig {
+        sends: 1,
+        ..rig.config()
+    };
+    let link = rig.link_with(&config, &rig.config());
+    rig[B].recv(link.b, 1, 64);
+    rig[A].send(link.a, 1, 64);
+    let head = Inline::of([0x22; 16]);
+    let full = rig[A].post_message(link.a, 2, &head, None);
+    assert_eq!(full, Err(PostError::QueueFull { depth: 1 }));
+    rig.message(B, link.b, 1, 64);
+    rig.success(A, link.a, 1);
+    rig[A].provider().disconnect(link.a);
+    rig.closed(A, link.a);
+    let gone = rig[A].post_message(link.a, 3, &head, None);
+    assert_eq!(gone, Err(PostError::Closed));
 }
 
 /// A message of no bytes takes a receive and has length 0.

@@ -8,7 +8,7 @@ use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
 use crate::outstanding::{Outstanding, WorkSign};
 use crate::pattern;
 use nvmeof_rdma::{
-    Event, ExposeError, Inline, PostError, Provider, QpConfig, QpId, Refused, RemoteKey,
+    Event, ExposeError, Inline, PostError, Posted, Provider, QpConfig, QpId, Refused, RemoteKey,
     RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 use nvmeof_rdma_layers::{Trace, TraceLog};
@@ -223,6 +223,37 @@ impl Side {
     /// Posts work, which has to succeed.
     pub fn post(&mut self, qp: QpId, tag: u64, work: Work) {
         self.try_post(qp, tag, work).expect("work is taken");
+    }
+
+    /// Posts a message without a body.
+    ///
+    /// # Errors
+    /// The error of the provider.
+    pub fn post_message(
+        &mut self,
+        qp: QpId,
+        tag: u64,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        let posted = (self.provider()).post_message(qp, Tag(tag), head, invalidate);
+        match posted {
+            Ok(Posted::Pending) => {
+                let sign = WorkSign::of(&Work::Send {
+                    head: *head,
+                    body: None,
+                    invalidate,
+                    solicited: false,
+                });
+                self.outstanding.posted_work(qp, Tag(tag), &sign);
+            }
+            Ok(Posted::Done) => {
+                let before = self.outstanding_work(qp);
+                assert_eq!(before, 0, "it is done before earlier work");
+            }
+            Err(_) => {}
+        }
+        posted
     }
 
     /// Posts a response.

@@ -69,7 +69,17 @@ impl Soak {
         if let Work::Send { invalidate, .. } = &mut work {
             *invalidate = revoked;
         }
-        rig[direction.from].post(conn.link.at(direction.from), tag, work);
+        let qp = conn.link.at(direction.from);
+        match work {
+            // Half of them are posted the other way.
+            Work::Send {
+                head, body: None, ..
+            } if tag % 2 == 0 => {
+                let posted = rig[direction.from].post_message(qp, tag, &head, revoked);
+                assert!(posted.is_ok(), "{posted:?}");
+            }
+            work => rig[direction.from].post(qp, tag, work),
+        }
         direction.messages.push_back(Message {
             seed: tag,
             len,

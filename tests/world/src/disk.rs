@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmeof_backend::{
     BackingStores, BackingStoresError, Done, IoError, IoErrorKind, Losses, Op, RefusalReason,
-    Refused, Request, flush_begins,
+    Request, Submitted, flush_begins,
 };
 use nvmeof_rdma_layers::{Dice, OneIn};
 use nvmeof_rdma_sim::SimNet;
@@ -281,22 +281,22 @@ impl BackingStores for DiskHandle {
         Some(Arc::clone(&self.disks.lock().disks[disk].losses))
     }
 
-    fn submit(&mut self, disk: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
+    fn submit(&mut self, disk: u32, request: &mut Request) -> Result<Submitted, RefusalReason> {
         let mut inner = self.disks.lock();
         if inner.run != self.run {
-            let why = RefusalReason::NotOpen;
-            return Err(Refused { why, back: request });
+            return Err(RefusalReason::NotOpen);
         }
         let mine = inner
             .jobs
             .values()
             .filter(|job| job.reactor == self.reactor);
         if mine.count() >= inner.temper.room {
-            let why = RefusalReason::Full;
-            return Err(Refused { why, back: request });
+            return Err(RefusalReason::Full);
         }
-        inner.submit(self.reactor, usize::try_from(disk).unwrap(), request);
-        Ok(None)
+        let (tag, op) = (request.tag, request.op.take());
+        let disk = usize::try_from(disk).unwrap();
+        inner.submit(self.reactor, disk, Request { tag, op });
+        Ok(Submitted::Pending)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError> {

@@ -297,10 +297,20 @@ impl Verbs {
             return;
         };
         let qp = conn.id;
-        if id.recv {
-            self.on_received(qp, id.number, wc, events);
+        if !id.recv {
+            return self.on_sent(qp, id.number, wc, events);
+        }
+        // Fast path: nothing failed, and the connection is established.
+        if wc.status == status::SUCCESS
+            && conn.phase == Phase::Running
+            && let Some(mut item) = conn.recvs.take_oldest(id.number)
+        {
+            item.len = wc.len as usize;
+            item.invalidated = wc.invalidated.map(RemoteKey);
+            let outcome = self.after_invalidation(qp, wc);
+            events.push(Event::Received(received(qp, item, outcome)));
         } else {
-            self.on_sent(qp, id.number, wc, events);
+            self.on_received(qp, id.number, wc, events);
         }
     }
 
@@ -315,31 +325,31 @@ impl Verbs {
         let outcome = self.outcome(qp, wc, recv_reason, events);
         if outcome.is_success() {
             self.establish_by_message(qp, events);
-            if let Some(key) = wc.invalidated
-                && !self.invalidated_by_peer(qp, RemoteKey(key))
-            {
-                return self.refuse_invalidation(qp, key);
-            }
+            return self.after_invalidation(qp, wc);
         }
         outcome
     }
 
+    /// The outcome of a successful receive, whose message may have invalidated a key.
     #[inline]
+    fn after_invalidation(&mut self, qp: QpId, wc: &WorkCompletion) -> Outcome {
+        match wc.invalidated {
+            Some(key) if !self.invalidated_by_peer(qp, RemoteKey(key)) => {
+                self.refuse_invalidation(qp, key)
+            }
+            _ => Outcome::Success,
+        }
+    }
+
+    #[cold]
     fn on_received(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
         let outcome = self.recv_outcome(qp, wc, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
-        let (len, invalidated) = (wc.len as usize, wc.invalidated.map(RemoteKey));
-        if outcome.is_success()
-            && let Some(mut item) = conn.recvs.take_oldest(number)
-        {
-            (item.len, item.invalidated) = (len, invalidated);
-            events.push(Event::Received(received(qp, item, outcome)));
-            return;
-        }
         if let Some(item) = conn.recvs.get_mut(number) {
-            (item.len, item.invalidated) = (len, invalidated);
+            item.len = wc.len as usize;
+            item.invalidated = wc.invalidated.map(RemoteKey);
         }
         conn.recvs.complete(number, outcome);
         while let Some((item, outcome)) = conn.recvs.pop() {
@@ -358,6 +368,9 @@ impl Verbs {
             ),
         });
         let outcome = failed(&reason);
+        if let Some(conn) = self.conns.get_mut(qp) {
+            conn.recvs.end();
+        }
         self.fail_own(qp, reason);
         outcome
     }

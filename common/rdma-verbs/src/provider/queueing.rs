@@ -4,8 +4,8 @@ use std::io;
 
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
-    CloseReason, Inline, PostError, QpId, Refused, RemoteSlice, Rights, Tag, Work, WorkKind,
-    WriteAndSend, explain,
+    CloseReason, Inline, PostError, Posted, QpId, Refused, RemoteKey, RemoteSlice, Rights, Tag,
+    Work, WorkKind, WriteAndSend, explain,
 };
 
 use super::Verbs;
@@ -78,6 +78,43 @@ impl Verbs {
                 Err(Refused { why, back })
             }
         }
+    }
+
+    /// Queues a Send without a body.
+    pub(super) fn queue_message(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        head: &Inline,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<Posted, PostError> {
+        self.make_room(qp, 1);
+        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        check_entries(conn, 1)?;
+        let link = conn.link.as_ref().ok_or(PostError::Closed)?;
+        let (kind, body) = (WorkKind::Send, None);
+        // As in `chain_work`.
+        if head.len() > link.inline || (link.iwarp && invalidate.is_some()) {
+            let (head, solicited) = (*head, false);
+            let work = Work::Send {
+                head,
+                body,
+                invalidate,
+                solicited,
+            };
+            let posted = self.queue_work(qp, tag, work).map(|()| Posted::Pending);
+            return posted.map_err(|refused| refused.why);
+        }
+        check_length(head.len(), link.max_message)?;
+        let op = SendOp::Send {
+            payload: inline(head),
+            invalidate: invalidate.map(|key| key.0),
+            solicited: false,
+        };
+        chain(conn, caller_item(tag, kind, body), op, false);
+        conn.work += 1;
+        list(&mut self.listed, conn);
+        Ok(Posted::Pending)
     }
 
     /// Queues an RDMA Write and its Send as one entry with one completion, that of the Send.

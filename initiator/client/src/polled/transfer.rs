@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvmeof_initiator_core::{Cid, CommandCompletion, CommandError, Direction, IoLimits, Payload};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    ExposeError, Inline, PostError, Provider, Refused, RemoteKey, RemoteSlice, Rights, Tag,
+    ExposeError, Inline, PostError, Posted, Provider, Refused, RemoteKey, RemoteSlice, Rights, Tag,
 };
 use nvmeof_wire::{Sqe, Status};
 use slab::Slab;
@@ -385,15 +385,33 @@ impl SendContext<'_> {
         let Ok(cid) = self.queue.begin(flight, deadline) else {
             return Ok(false);
         };
-        let work = nvmeof_rdma::Work::Send {
-            head: Inline::full(payload.capsule(transfer.sqe(part), cid)),
-            // A buffer that is not exposed is in-capsule data.
-            body: transfer.memory.take_home(),
-            invalidate: None,
-            solicited: false,
+        let tag = Tag(u64::from(cid.0));
+        let head = Inline::full(payload.capsule(transfer.sqe(part), cid));
+        // A buffer that is not exposed is in-capsule data.
+        let posted = match transfer.memory.take_home() {
+            None => self.provider.post_message(self.qp, tag, &head, None),
+            body => {
+                let work = nvmeof_rdma::Work::Send {
+                    head,
+                    body,
+                    invalidate: None,
+                    solicited: false,
+                };
+                let posted = self.provider.post(self.qp, tag, work);
+                posted.map(|()| Posted::Pending).map_err(|refused| {
+                    transfer.memory = refused.back.into_buf().map_or(Memory::None, Memory::Home);
+                    refused.why
+                })
+            }
         };
-        if let Err(refused) = self.provider.post(self.qp, Tag(u64::from(cid.0)), work) {
-            return Err(self.not_sent(cid, index, refused));
+        match posted {
+            Ok(Posted::Pending) => {}
+            Ok(Posted::Done) => {
+                if let Ok(flight) = self.queue.get_mut(cid) {
+                    flight.sent = true;
+                }
+            }
+            Err(why) => return Err(self.not_sent(cid, why)),
         }
         *self.posted = true;
         transfer.outstanding += 1;
@@ -403,18 +421,10 @@ impl SendContext<'_> {
 
     /// The provider refused a command: it is cancelled.
     #[cold]
-    fn not_sent(
-        &mut self,
-        cid: Cid,
-        index: usize,
-        refused: Refused<nvmeof_rdma::Work>,
-    ) -> PostError {
-        if let Some(buf) = refused.back.into_buf() {
-            self.transfers.give_back(index, buf);
-        }
+    fn not_sent(&mut self, cid: Cid, why: PostError) -> PostError {
         let cancelled = self.queue.cancel(cid);
         debug_assert!(cancelled.is_ok(), "the command is the last one");
-        refused.why
+        why
     }
 }
 

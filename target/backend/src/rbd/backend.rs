@@ -11,7 +11,7 @@ use nvmeof_uring::Ring;
 
 use super::{Pass, RbdStore, retire};
 use crate::{
-    Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, RefusalReason, Refused, Request,
+    Backend, Done, Geometry, Io, IoError, IoErrorKind, Op, RefusalReason, Request, Submitted,
 };
 
 /// An image, opened for one reactor. Its operations do not use the ring, whose eventfd only wakes
@@ -194,33 +194,26 @@ impl Backend for RbdBackend {
 
     fn submit(
         &mut self,
-        request: Request,
-        _io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
-        let checked = self.geometry.check(&self.name, &request.op);
-        let is_empty = !matches!(request.op, Op::Flush) && request.op.range().1 == 0;
+        request: &mut Request,
+        io: &mut Io<'_>,
+    ) -> Result<Submitted, RefusalReason> {
         let Request { tag, op } = request;
+        let checked = self.geometry.check(&self.name, op);
+        let is_empty = !matches!(op, Op::Flush) && op.range().1 == 0;
         if checked.is_err() || is_empty {
-            let (buf, result) = (op.into_buf(), checked);
-            return Ok(Some(Done { tag, buf, result }));
+            return Ok(Submitted::Done(checked));
         }
         if self.pass.as_ref().is_some_and(|pass| !pass.is_valid()) {
-            let result = self.forbidden(&op);
-            let buf = op.into_buf();
-            return Ok(Some(Done { tag, buf, result }));
+            return Ok(Submitted::Done(self.forbidden(op)));
         }
         if self.queue.is_full() {
-            let (why, back) = (RefusalReason::Full, Request { tag, op });
-            return Err(Refused { why, back });
+            return Err(RefusalReason::Full);
         }
-        match self.queue.start(tag, call_of(op)) {
-            Ok(()) => Ok(None),
-            Err(NotStarted { errno, call }) => {
-                let result = Err(self.error(&call, errno));
-                let buf = call.into_buf();
-                Ok(Some(Done { tag, buf, result }))
-            }
+        if let Err(NotStarted { errno, call }) = self.queue.start(*tag, call_of(op.take())) {
+            let result = Err(self.error(&call, errno));
+            io.done(*tag, call.into_buf(), result);
         }
+        Ok(Submitted::Pending)
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}

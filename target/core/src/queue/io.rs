@@ -245,6 +245,7 @@ impl Joined {
             .ok_or(Failure::field(CDW12))
     }
 
+    #[inline(always)]
     fn read(&self, request: &mut Request, sqe: &Sqe) -> Result<Next, Failure> {
         let (_, op) = self.range(request, sqe, IoKind::Read)?;
         request.gives(self.transferable(&op)?)?;

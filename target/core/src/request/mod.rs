@@ -413,7 +413,7 @@ impl Request {
     }
 
     /// Becomes the command `sqe` at the start of `capsule`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, sqe: &Sqe, capsule: &[u8], bounds: Bounds) {
         // Field by field, so that unused bytes of stage and data are not written.
         self.cid = sqe.cid.get();

@@ -7,11 +7,11 @@
 //! (`fused`), Connect (`room`), authentication (`messages`, `computing`), Abort (`abort`), memory
 //! that is shared with the host (`in_place`).
 
-use nvmeof_backend::{Done, RefusalReason, Refused, Request as StoreRequest};
+use nvmeof_backend::{Done, RefusalReason, Request as StoreRequest, Submitted};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    Completion, Inline, PostError, Provider, Received, RemoteKey, RemoteSlice, Tag as RdmaTag,
-    Work, WorkKind, WriteAndSend,
+    Completion, Inline, PostError, Posted, Provider, Received, RemoteKey, RemoteSlice,
+    Tag as RdmaTag, Work, WorkKind, WriteAndSend,
 };
 use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp, Remote, Response};
 
@@ -95,7 +95,7 @@ impl QueuePair {
     pub(super) fn perform(&mut self, slot: SlotId, mut action: Action, io: &mut Io<'_>) {
         loop {
             action = match action {
-                Action::Respond(response) => return self.respond(slot, &response, io),
+                Action::Respond(ref response) => return self.respond(slot, response, io),
                 Action::Execute(mut op) => {
                     let has = self.read_in_place(slot, &op, io);
                     if !has && !self.has_buffers(slot, &action, io) {
@@ -195,7 +195,7 @@ impl QueuePair {
 
     /// Whether the command has the buffers that `action` needs; if not, the command is
     /// queued for them.
-    #[inline]
+    #[inline(always)]
     fn has_buffers(&mut self, slot: SlotId, action: &Action, io: &mut Io<'_>) -> bool {
         let Some(command) = self.slots.get(slot) else {
             return true;
@@ -258,9 +258,7 @@ impl QueuePair {
         }
         match completion.kind {
             WorkKind::Send => {
-                self.answered(slot, io);
-                let account = self.account.as_ref();
-                self.slots.answered(slot, account, completion.buf.is_some());
+                self.response_sent(slot, completion.buf.is_some(), io);
                 io.resources.buffers.put_back(completion.buf);
             }
             WorkKind::Write if self.cold.transfers.is_empty() => {
@@ -364,39 +362,33 @@ impl QueuePair {
             self.bug("a disk operation without its buffer", io);
             return None;
         };
-        let request = StoreRequest { tag, op: lent };
+        let mut request = StoreRequest { tag, op: lent };
         // Pending operations go first.
         if io.resources.backlog.waits_for(op.store) {
             self.store_ops += 1;
             io.resources.backlog.push(self.host(), op.store, request);
             return None;
         }
-        match io.stores.submit(op.store, request) {
-            Ok(Some(Done { buf, result, .. })) => {
+        match io.stores.submit(op.store, &mut request) {
+            Ok(Submitted::Done(result)) => {
                 let outcome = match result {
                     Ok(()) => Executed::Ok,
                     Err(error) => self.failure_of(&error, Some(op.store), slot, io),
                 };
-                self.step_executed(slot, outcome, buf, io)
+                self.step_executed(slot, outcome, request.op.into_buf(), io)
             }
-            Ok(None) => {
+            Ok(Submitted::Pending) => {
                 self.store_ops += 1;
                 None
             }
-            Err(Refused {
-                why: RefusalReason::Full,
-                back,
-            }) => {
+            Err(RefusalReason::Full) => {
                 self.store_ops += 1;
-                io.resources.backlog.push(self.host(), op.store, back);
+                io.resources.backlog.push(self.host(), op.store, request);
                 None
             }
-            Err(Refused {
-                why: RefusalReason::NotOpen,
-                back,
-            }) => {
+            Err(RefusalReason::NotOpen) => {
                 self.report_not_open(op.store, io);
-                self.step_executed(slot, Executed::Failed, back.op.into_buf(), io)
+                self.step_executed(slot, Executed::Failed, request.op.into_buf(), io)
             }
         }
     }
@@ -425,7 +417,7 @@ impl QueuePair {
         self.settle(io);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn step_executed(
         &mut self,
         slot: SlotId,
@@ -537,15 +529,25 @@ impl QueuePair {
     }
 
     /// Sends the response: its data are in flight.
+    #[inline(always)]
     pub(super) fn send(&mut self, slot: SlotId, response: &Response, io: &mut Io<'_>) {
-        let send = Work::Send {
-            head: head_of(response),
-            body: None,
-            invalidate: response.invalidate.map(RemoteKey),
-            solicited: false,
-        };
-        let posted = io.provider.post(self.link.qp, self.tag(slot), send);
-        self.sent(slot, response, posted.map_err(|refused| refused.why), io);
+        let head = head_of(response);
+        let invalidate = response.invalidate.map(RemoteKey);
+        let (qp, tag) = (self.link.qp, self.tag(slot));
+        let posted = io.provider.post_message(qp, tag, &head, invalidate);
+        let is_done = posted == Ok(Posted::Done);
+        self.sent(slot, response, posted.map(drop), io);
+        if is_done {
+            self.response_sent(slot, false, io);
+        }
+    }
+
+    /// The response to the command in `slot` was sent, `with_data` or without. The caller
+    /// [settles](Self::settle) the queue.
+    #[inline]
+    fn response_sent(&mut self, slot: SlotId, with_data: bool, io: &mut Io<'_>) {
+        self.answered(slot, io);
+        self.slots.answered(slot, self.account.as_ref(), with_data);
     }
 
     fn sent(
@@ -565,6 +567,7 @@ impl QueuePair {
         }
     }
 
+    #[inline(always)]
     pub(super) fn receive_again(&mut self, capsule: Option<Buf>, io: &mut Io<'_>) {
         if let Some(buf) = capsule {
             self.receives.give_back(&mut io.resources.shared);
@@ -573,7 +576,7 @@ impl QueuePair {
     }
 
     /// Posts the buffer of a receive again.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_again(&mut self, buf: Buf, io: &mut Io<'_>) {
         if let Err(why) = self.post_recv(buf, io.provider, &mut io.resources.shared)
             && why != PostError::Closed

@@ -416,7 +416,7 @@ impl Command {
     }
 
     /// Takes back a lent buffer. The data that a Compare read are not kept but returned.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_back(&mut self, buf: Option<Buf>, account: Option<&Account>) -> Option<Buf> {
         match std::mem::take(&mut self.lent) {
             Lent::Data => drop(self.data.restore(buf)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nvmeof_backend::{BackingStores, BackingStoresError, Done, IoError, RefusalReason, Refused};
+use nvmeof_backend::{BackingStores, BackingStoresError, Done, IoError, RefusalReason, Submitted};
 use nvmeof_target_core::FollowUps;
 
 use super::Reactor;
@@ -12,16 +12,22 @@ impl<S: BackingStores> Reactor<S> {
     /// Submits pending operations and passes completions to the queues. Returns whether
     /// there were any.
     pub(super) fn poll_stores(&mut self, now: Duration) -> Result<bool, BackingStoresError> {
+        let polled = self.stores.poll(&mut self.done);
+        let any = !self.done.is_empty();
+        if any {
+            self.execute_done(now);
+        }
+        self.submit_backlog(now);
+        polled.map(|()| any)
+    }
+
+    fn execute_done(&mut self, now: Duration) {
         let mut done = std::mem::take(&mut self.done);
-        let polled = self.stores.poll(&mut done);
-        let any = !done.is_empty();
         for done in done.drain(..) {
             self.executed(done, now);
         }
         done.append(&mut self.done);
         self.done = done;
-        self.submit_backlog(now);
-        polled.map(|()| any)
     }
 
     /// An operation of a backing store completed.
@@ -44,7 +50,7 @@ impl<S: BackingStores> Reactor<S> {
 
     /// Submits operations that wait for a free slot, for each backing store: one of each
     /// address, then another of each.
-    #[inline]
+    #[inline(always)]
     pub(super) fn submit_backlog(&mut self, now: Duration) {
         if !self.resources.backlog.is_empty() {
             self.submit_backlogs(now);
@@ -62,27 +68,21 @@ impl<S: BackingStores> Reactor<S> {
     }
 
     fn submit_backlog_of(&mut self, store: u32, now: Duration) {
-        while let Some(request) = self.resources.backlog.pop(store) {
-            match self.stores.submit(store, request) {
-                Ok(done) => {
-                    self.resources.backlog.advance(store);
-                    // The submitter may not be ready for the completion yet.
-                    self.done.extend(done);
-                }
-                Err(Refused {
-                    why: RefusalReason::Full,
-                    back,
-                }) => {
-                    self.resources.backlog.put_back(store, back);
-                    return;
-                }
-                Err(Refused {
-                    why: RefusalReason::NotOpen,
-                    back,
-                }) => {
-                    self.resources.backlog.advance(store);
+        while let Some(mut request) = self.resources.backlog.pop(store) {
+            let tag = request.tag;
+            let submitted = self.stores.submit(store, &mut request);
+            if let Err(RefusalReason::Full) = submitted {
+                self.resources.backlog.put_back(store, request);
+                return;
+            }
+            self.resources.backlog.advance(store);
+            let buf = request.op.into_buf();
+            match submitted {
+                // The submitter may not be ready for the completion yet.
+                Ok(Submitted::Done(result)) => self.done.push(Done { tag, buf, result }),
+                Ok(Submitted::Pending) => {}
+                Err(_) => {
                     let result = Err(IoError::not_open(store));
-                    let (tag, buf) = (back.tag, back.op.into_buf());
                     self.executed(Done { tag, buf, result }, now);
                 }
             }

@@ -19,7 +19,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -321,10 +321,6 @@ impl<S: BackingStores> Reactor<S> {
         if mail.contains(Mail::ORDERS) {
             self.take_orders(now);
         }
-        let called = match mail.contains(Mail::CALLS) {
-            true => self.mailbox.take_calls(),
-            false => BTreeSet::new(),
-        };
         // Process received messages before timeouts of hosts: this reactor may have been
         // late itself.
         self.reset_start_budget();
@@ -336,7 +332,8 @@ impl<S: BackingStores> Reactor<S> {
         } else if self.resources.timer.is_some_and(|timer| now >= timer) {
             self.check_queues(now);
         }
-        if !called.is_empty() {
+        if mail.contains(Mail::CALLS) {
+            let called = self.mailbox.take_calls();
             self.poll_queues_of(&called, now);
         }
         if self.poll_stores(now)? {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nvmeof_backend::{
     BackingStores, BackingStoresError, Done, IoError, IoErrorKind, Losses, Op, RefusalReason,
-    Refused, Request, flush_begins,
+    Request, Submitted, flush_begins,
 };
 
 pub(in super::super) struct MemoryStores {
@@ -140,20 +140,23 @@ impl BackingStores for MemoryStores {
         Some(Arc::clone(&self.losses[its]))
     }
 
-    fn submit(&mut self, store: u32, request: Request) -> Result<Option<Done>, Refused<Request>> {
+    fn submit(&mut self, store: u32, request: &mut Request) -> Result<Submitted, RefusalReason> {
         assert!(!self.closed.contains(&store), "store {store} is closed");
         let its = self.waiting.iter().filter(|(one, _)| *one == store);
         if its.count() >= self.room {
-            let why = RefusalReason::Full;
-            return Err(Refused { why, back: request });
+            return Err(RefusalReason::Full);
         }
+        let (tag, op) = (request.tag, request.op.take());
         if self.at_once {
-            let tag = request.tag;
-            let (buf, result) = (self.execute(store, request.op), Ok(()));
-            return Ok(Some(Done { tag, buf, result }));
+            let offset = op.range().0;
+            // The request keeps its buffer.
+            if let Some(buf) = self.execute(store, op) {
+                request.op = Op::Read { offset, buf };
+            }
+            return Ok(Submitted::Done(Ok(())));
         }
-        self.waiting.push((store, request));
-        Ok(None)
+        self.waiting.push((store, Request { tag, op }));
+        Ok(Submitted::Pending)
     }
 
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BackingStoresError> {
