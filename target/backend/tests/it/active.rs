@@ -9,7 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use nvmeof_backend::{Backend, Claim, Done, Geometry, Io, Op, Refused, Request, UringStores};
+use nvmeof_backend::{
+    Backend, Claim, Geometry, Io, Op, RefusalReason, Request, Submitted, UringStores,
+};
 use nvmeof_uring::{self as uring, Ring, RingConfig};
 
 /// What the test knows of one backing store.
@@ -38,11 +40,13 @@ impl Backend for Keeps {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: &mut Request,
         _io: &mut Io<'_>,
-    ) -> Result<Option<Done>, Refused<Request>> {
-        self.state.requests.borrow_mut().push_back(request);
-        Ok(None)
+    ) -> Result<Submitted, RefusalReason> {
+        let (tag, op) = (request.tag, request.op.take());
+        let taken = Request { tag, op };
+        self.state.requests.borrow_mut().push_back(taken);
+        Ok(Submitted::Pending)
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}
