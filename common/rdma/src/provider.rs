@@ -210,7 +210,7 @@ pub trait Provider: Send {
     fn post(&mut self, qp: QpId, tag: Tag, work: Work) -> Result<(), Refused<Work>>;
 
     /// Queues a [`Work::Send`] without a body, like [`post`](Self::post). A provider that has
-    /// passed it on already may report that at once, if no work before it is outstanding.
+    /// passed it on already may report that at once, if all work before it is complete.
     ///
     /// # Errors
     /// [`PostError`] when it cannot be posted.

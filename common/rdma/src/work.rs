@@ -51,7 +51,8 @@ pub struct WriteAndSend {
 /// What became of a posted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// It is complete, as is everything posted before it: it does not return.
+    /// It is complete and does not return. So is everything posted before it, although its
+    /// completions may still be on their way to the caller.
     Done,
     /// It returns as a [`Completion`](crate::Completion).
     Pending,

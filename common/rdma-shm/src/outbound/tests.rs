@@ -35,6 +35,13 @@ impl Pair {
         self.outbound.post(tag, work, Some(&mut self.ours), None);
     }
 
+    fn post_message(&mut self) -> Posted {
+        let (tag, head) = (Tag(self.posted), Inline::of(*b"head"));
+        self.posted += 1;
+        let ours = Some(&mut self.ours);
+        self.outbound.post_message(tag, &head, None, ours, None)
+    }
+
     /// Number of completions.
     fn completed(&mut self) -> usize {
         let mut events = Vec::new();
@@ -136,6 +143,27 @@ fn message_waits_for_earlier_work() {
     assert!(pair.arrived().is_empty());
     pair.transmit();
     assert_eq!(pair.arrived().len(), 2);
+}
+
+#[test]
+fn message_is_done_at_once_only_behind_completed_work() {
+    let mut pair = Pair::new();
+    pair.outbound.start(1);
+    assert_eq!(pair.post_message(), Posted::Done);
+    assert_eq!(pair.arrived(), [(Kind::Send, 4)]);
+    pair.post(write());
+    assert_eq!(pair.post_message(), Posted::Pending, "waits for its turn");
+    pair.transmit();
+    assert_eq!(pair.post_message(), Posted::Pending, "others not reported");
+    assert_eq!((pair.completed(), pair.outbound.posted()), (3, 0));
+    assert_eq!(pair.post_message(), Posted::Done);
+    let Work::Write { local, remote } = write() else {
+        unreachable!();
+    };
+    pair.post(Work::Read { local, remote });
+    pair.transmit();
+    assert_eq!(pair.post_message(), Posted::Pending, "a read is in flight");
+    assert_eq!((pair.completed(), pair.outbound.posted()), (0, 2));
 }
 
 #[test]
