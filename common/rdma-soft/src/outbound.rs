@@ -167,25 +167,44 @@ impl Outbound {
     }
 
     /// The stream accepted bytes.
+    #[inline]
     pub(crate) fn sent(&mut self, accepted: Accepted, keys: &mut KeyTable) {
-        if accepted.kept > 0 {
-            self.frames.kept_mut().keep(accepted.kept);
-        } else if self.is_kept() {
-            self.released(u64::MAX);
+        if accepted.kept > 0 || self.is_kept() {
+            return self.sent_kept(accepted, keys);
         }
-        let mut sent = None;
-        for done in self.frames.sent(accepted.bytes) {
+        if let Some(done) = self.end_frames(accepted.bytes, keys) {
+            self.done = done;
+        }
+    }
+
+    /// The stream accepted bytes, and refers or referred to some.
+    #[cold]
+    fn sent_kept(&mut self, accepted: Accepted, keys: &mut KeyTable) {
+        match accepted.kept {
+            0 => self.released(u64::MAX),
+            call => self.frames.kept_mut().keep(call),
+        }
+        let done = self.end_frames(accepted.bytes, keys);
+        if accepted.kept > 0 {
+            self.frames.kept_mut().defer(accepted.bytes as u64, done);
+        } else if let Some(done) = done {
+            self.done = done;
+        }
+    }
+
+    /// Removes the frames that end with the next `count` bytes. Returns the number below
+    /// which all work is sent, if work ended.
+    #[inline]
+    fn end_frames(&mut self, count: usize, keys: &mut KeyTable) -> Option<u64> {
+        let mut below = None;
+        for done in self.frames.sent(count) {
             match done {
                 Done::Nothing => {}
-                Done::Work(number) => sent = Some(number + 1),
+                Done::Work(number) => below = Some(number + 1),
                 Done::Response(key) => response_ended(&mut self.responding, key, keys),
             }
         }
-        if accepted.kept > 0 {
-            self.frames.kept_mut().defer(accepted.bytes as u64, sent);
-        } else if let Some(sent) = sent {
-            self.done = sent;
-        }
+        below
     }
 
     /// Number of accepted bytes that do not count as sent yet: the stream has not released

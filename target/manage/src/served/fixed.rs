@@ -330,6 +330,8 @@ mod tests {
         );
         let pinned = differing("[limits]\nhost_queues = 9\n[reactor]\ncores = [0]\n");
         assert_eq!(pinned, [("reactor", "cores")]);
+        let sends = differing("[limits]\nhost_queues = 9\n[iwarp]\nzero_copy_sends = true\n");
+        assert_eq!(sends, [("iwarp", "zero_copy_sends")]);
         let given = "[limits]\nhost_queues = 9\nport_commands = 4096\n";
         assert_eq!(differing(given), [("limits", "port_commands")]);
         let less = "[limits]\nhost_queues = 9\nhost_controllers = 8\n";
