@@ -60,7 +60,7 @@ pub fn messages_without_body_keep_order(rig: &mut Rig<'_>) {
         let head = Inline::of([0x22; 16]);
         let first = rig[A].post_message(link.a, 0, &head, None);
         assert!(first.is_ok(), "{first:?}");
-        if round % 2 == 1 {
+        if !round.is_multiple_of(2) {
             rig[A].write(link.a, 10, 100_000, slice);
         }
         rig[A].post_message(link.a, 1, &head, None).unwrap();

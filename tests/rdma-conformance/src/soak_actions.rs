@@ -74,7 +74,7 @@ impl Soak {
             // Half of them are posted the other way.
             Work::Send {
                 head, body: None, ..
-            } if tag % 2 == 0 => {
+            } if tag.is_multiple_of(2) => {
                 let posted = rig[direction.from].post_message(qp, tag, &head, revoked);
                 assert!(posted.is_ok(), "{posted:?}");
             }
