@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::disturbance::{Snapshot, cpu_time};
+use crate::process::Stopped;
 use crate::profile::{self, Sides};
 use crate::sample::{Sample, sample};
 use crate::work::{IDLE_PERCENT, Placement, Work};
@@ -29,6 +30,8 @@ pub(crate) struct Stage {
     /// The target that is compared with it: with SQPOLL, with a crowd, with more
     /// reactors, or foreign.
     pub(crate) other: SocketAddr,
+    /// The process of the foreign one.
+    pub(crate) foreign: Option<Stopped>,
     /// The other side of the yardstick `tcp`.
     pub(crate) tcp: SocketAddr,
     /// The same of the yardstick `shm-bare`: its socket.
@@ -145,6 +148,9 @@ impl Stage {
     ) -> Result<Sample, Trouble> {
         let mut command = self.command(contestant, work, time);
         let cores = self.initiators_of(work);
+        let foreign = self.foreign.as_ref();
+        let running = foreign.filter(|_| contestant.has_foreign_target());
+        let _running = running.map(Stopped::resume).transpose()?;
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -242,7 +248,8 @@ impl Stage {
             | Contestant::Initiator
             | Contestant::Quiet
             | Contestant::Beside => Command::new("false"),
-            Contestant::Peer => self.peer(work, time),
+            Contestant::Peer => self.peer(work, time, self.target),
+            Contestant::PeerPair => self.peer(work, time, self.other),
         }
     }
 
@@ -301,7 +308,7 @@ impl Stage {
         fio
     }
 
-    fn peer(&self, work: &Work, time: Duration) -> Command {
+    fn peer(&self, work: &Work, time: Duration, target: SocketAddr) -> Command {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(self.peer.as_deref().unwrap_or("false"));
         shell.envs([
@@ -309,8 +316,10 @@ impl Stage {
             ("BENCH_BS", work.bytes.to_string()),
             ("BENCH_IODEPTH", work.depth.to_string()),
             ("BENCH_RUNTIME", time.as_secs_f64().ceil().to_string()),
-            ("BENCH_TRADDR", self.target.ip().to_string()),
-            ("BENCH_TRSVCID", self.target.port().to_string()),
+            ("BENCH_SIDE", "initiator".to_owned()),
+            ("BENCH_QUEUES", work.queues().to_string()),
+            ("BENCH_TRADDR", target.ip().to_string()),
+            ("BENCH_TRSVCID", target.port().to_string()),
             ("BENCH_NQN", scene::NQN.to_owned()),
             ("BENCH_NSID", scene::nsid(work.store).to_owned()),
             ("BENCH_TARGET_CORE", self.cores.target.to_string()),
@@ -368,6 +377,7 @@ mod tests {
             peer: Some(peer.to_owned()),
             time: TIME,
             idle_time: Duration::from_millis(20),
+            foreign: None,
             servers: Vec::new(),
             tries: 1,
         }

@@ -14,6 +14,9 @@ pub(crate) enum Store {
     Null,
     /// A file with direct I/O.
     File,
+    /// Memory of the target. Another target's null device may leave the data as they are;
+    /// this one's clears them.
+    Ram,
 }
 
 /// The placement of the two sides.
@@ -73,6 +76,10 @@ pub(crate) enum About {
     /// The same with one address for all.
     #[serde(rename = "hostile-same")]
     HostileSame(u16),
+    /// Ours over software iWARP with another initiator and another target.
+    Pair,
+    /// The same on several queues of one thread.
+    PairQueues,
 }
 
 /// Idle queue pairs of a crowd: controllers, and I/O queues of each. With the admin
@@ -126,6 +133,7 @@ impl Work {
         let store = match self.store {
             Store::Null => "null",
             Store::File => "file",
+            Store::Ram => "ram",
         };
         let core = match self.placement {
             Placement::Apart => "",
@@ -153,6 +161,8 @@ impl Work {
             About::IdleCrowdShm => "idle-shm-1000".to_owned(),
             About::Hostile(peers) => format!("hostile-{peers}-{}", size(self.bytes)),
             About::HostileSame(peers) => format!("hostile-{peers}-{}-same", size(self.bytes)),
+            About::Pair => format!("pair-{store}-{what}"),
+            About::PairQueues => format!("pair-queues-{store}-{what}"),
         }
     }
 
@@ -221,7 +231,9 @@ impl Work {
             | About::Idle
             | About::IdleCrowd
             | About::Hostile(_)
-            | About::HostileSame(_) => "iwarp",
+            | About::HostileSame(_)
+            | About::Pair
+            | About::PairQueues => "iwarp",
         }
     }
 
@@ -231,6 +243,7 @@ impl Work {
             About::Crowd
             | About::CrowdShm
             | About::Queues
+            | About::PairQueues
             | About::Reactors
             | About::ReactorsShm => BUSY,
             _ => 1,
@@ -253,7 +266,7 @@ impl Work {
     pub(crate) fn slices(&self) -> u32 {
         match (self.metric(), self.store) {
             _ if self.hostile().is_some() => 1,
-            (Metric::Rate, Store::Null) => 4,
+            (Metric::Rate, Store::Null | Store::Ram) => 4,
             _ => 1,
         }
     }
@@ -439,10 +452,48 @@ pub(crate) fn all() -> Vec<Work> {
     works
 }
 
+/// The workloads that compare another initiator and target with ours.
+pub(crate) fn pairs() -> Vec<Work> {
+    let (four, long) = (4 * KIB, SEQUENTIAL);
+    let shapes = [
+        (About::Pair, Store::Null, four, 1, [None; 2]),
+        (About::Pair, Store::Null, four, 16, [Some(1.50), Some(1.20)]),
+        (
+            About::Pair,
+            Store::Null,
+            four,
+            128,
+            [Some(1.25), Some(1.30)],
+        ),
+        (About::Pair, Store::Null, long, 32, [Some(0.95); 2]),
+        (About::PairQueues, Store::Null, four, 16, [Some(1.50); 2]),
+        (About::Pair, Store::Ram, four, 16, [None; 2]),
+        (About::Pair, Store::Ram, four, 128, [None; 2]),
+        (About::PairQueues, Store::Ram, four, 16, [None; 2]),
+    ];
+    let works = shapes.map(|(about, store, bytes, depth, [reads, writes])| {
+        let mut sides = [(Direction::Read, reads), (Direction::Write, writes)];
+        if store == Store::Ram {
+            // Reads of memory that was never written are cheaper.
+            sides.reverse();
+        }
+        sides.map(|(direction, goal)| Work {
+            about,
+            store,
+            direction,
+            bytes,
+            depth,
+            placement: Placement::Apart,
+            goal,
+            tail_goal: None,
+        })
+    });
+    works.into_iter().flatten().collect()
+}
+
 /// The workloads with one of these names. A part that is no whole name selects all names
 /// that contain it. Without parts: all.
-pub(crate) fn select(parts: &[String]) -> Result<Vec<Work>, Trouble> {
-    let mut works = all();
+pub(crate) fn select(mut works: Vec<Work>, parts: &[String]) -> Result<Vec<Work>, Trouble> {
     let names: Vec<String> = works.iter().map(Work::name).collect();
     let fits = |name: &String, part: &String| {
         name == part || (!names.contains(part) && name.contains(part.as_str()))
@@ -494,14 +545,14 @@ mod tests {
 
     #[test]
     fn parts_of_names_choose() {
-        let chosen = select(&["128k-qd32".to_owned()]).unwrap();
+        let chosen = select(all(), &["128k-qd32".to_owned()]).unwrap();
         assert_eq!(chosen.len(), 14);
-        let chosen = select(&["shm-null-r".to_owned()]).unwrap();
+        let chosen = select(all(), &["shm-null-r".to_owned()]).unwrap();
         assert!(chosen.iter().all(|work| work.about == About::Shm));
         // A whole name is not a part of another.
-        let chosen = select(&["null-randread-4k-qd1".to_owned()]).unwrap();
+        let chosen = select(all(), &["null-randread-4k-qd1".to_owned()]).unwrap();
         assert_eq!(chosen.len(), 1);
-        assert_eq!(select(&[]).unwrap(), all());
+        assert_eq!(select(all(), &[]).unwrap(), all());
     }
 
     #[test]
