@@ -93,7 +93,7 @@ impl Contestant {
                 &[Self::Limit, Self::Target, Self::Initiator]
             }
             About::Hostile(_) | About::HostileSame(_) => &[Self::Quiet, Self::Beside],
-            About::Pair => &[Self::PeerPair, Self::Iwarp],
+            About::Pair | About::PairBusy => &[Self::PeerPair, Self::Iwarp],
             About::PairQueues => &[Self::PeerPair, Self::Queues],
         }
     }

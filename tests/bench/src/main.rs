@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attack;
+mod busy;
 mod chart;
 mod contestant;
 mod cores;
@@ -52,7 +53,9 @@ use crate::work::Work;
         stopped while others are measured, because it may poll.\n\n\
         A peer pair is a shell command for both. BENCH_SIDE is `target` or `initiator`.\n\
         The target serves 64 MiB of memory as namespace 3 instead of the file, and\n\
-        BENCH_QUEUES is the number of I/O queues, each with BENCH_IODEPTH operations.\n\n\
+        BENCH_QUEUES is the number of I/O queues, each with BENCH_IODEPTH operations.\n\
+        With BENCH_RATE, the initiator starts as many operations in each second, and its\n\
+        report has target_busy_us, the busy time of the target for each operation.\n\n\
         Exit status: 0 success, 1 a measurement failed, 2 usage or set-up error."
 )]
 struct Arguments {

@@ -132,8 +132,12 @@ impl Drop for Server {
 }
 
 fn has_words(line: &str, words: &str) -> bool {
-    let before = line.find(words).map(|at| line.get(..at).unwrap_or_default());
-    before.is_some_and(|before| !before.ends_with(char::is_alphanumeric))
+    let Some((before, _)) = line.split_once(words) else {
+        return false;
+    };
+    // Such as `ready` in `already`.
+    let continues = before.ends_with(char::is_alphanumeric);
+    !(continues && words.starts_with(char::is_alphanumeric))
 }
 
 /// A process that is stopped, because it may poll on the core of others.

@@ -60,7 +60,7 @@ impl Kind {
             About::Sqpoll => Self::Sqpoll,
             About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
             About::Reactors | About::ReactorsShm => Self::Reactors,
-            About::Pair | About::PairQueues => Self::Pair,
+            About::Pair | About::PairQueues | About::PairBusy => Self::Pair,
             about @ (About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm) => {
                 Self::Idle(about)
             }
@@ -145,8 +145,11 @@ impl Setting<'_> {
 
     fn pair(&self) -> Result<Scene, Trouble> {
         let stores = BTreeSet::from([Store::Null, Store::Ram].map(nsid));
-        let target = self.target("target", "", &stores, &[self.cores.target])?;
+        let control = self.path("control.sock");
+        let head = format!("[control]\nsocket = '{}'\n\n", control.display());
+        let target = self.target("target", &head, &stores, &[self.cores.target])?;
         let mut stage = self.stage(target.addr()?, target.addr()?);
+        stage.control = control;
         let script = self.arguments.peer_pair.as_deref().unwrap_or("false");
         let peer = self.foreign(script, &mut stage)?;
         Ok(Scene::new(stage, vec![target, peer]))
@@ -280,6 +283,7 @@ impl Setting<'_> {
             unix: self.unix("target"),
             unix_bare: self.unix("unix-bare"),
             shm_folder: self.shm_folder(),
+            control: PathBuf::new(),
             file: self.file(),
             perf: self.arguments.folder.clone(),
             initiator: self.programs.initiator.clone(),

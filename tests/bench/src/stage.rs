@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nvmeof_bench::tcp::Direction;
 use serde_json::Value;
 
+use crate::busy;
 use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::disturbance::{Snapshot, cpu_time};
@@ -42,6 +43,8 @@ pub(crate) struct Stage {
     pub(crate) unix_bare: String,
     /// Folder where our targets listen for shared memory.
     pub(crate) shm_folder: PathBuf,
+    /// Control socket of our target, if its busy time is measured.
+    pub(crate) control: PathBuf,
     /// The backing store of workloads on a file.
     pub(crate) file: PathBuf,
     /// Folder for samples of profiles.
@@ -155,11 +158,18 @@ impl Stage {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let ours = work.rate().is_some() && !contestant.is_foreign();
+        let busy = || ours.then(|| busy::time(&self.control)).transpose();
+        let before = busy()?;
         let output = cores::spawn(cores, &mut command)?.wait_with_output();
+        let after = busy()?;
         let (name, work) = (contestant.name(), work.name());
         let output = output.map_err(|e| Trouble::Failed(format!("{name}, {work}: {e}")))?;
         let report = serde_json::from_slice::<Value>(&output.stdout);
-        let sample = report.ok().and_then(|report| sample(&report));
+        let mut sample = report.ok().and_then(|report| sample(&report));
+        if let (Some(sample), Some(before), Some(after)) = (&mut sample, before, after) {
+            sample.busy_us = 1e6 * (after - before) / (sample.iops * time.as_secs_f64());
+        }
         match sample {
             Some(sample) if output.status.success() => Ok(sample),
             _ => Err(Trouble::Failed(format!(
@@ -286,6 +296,9 @@ impl Stage {
         ]);
         bench.args(shape(work)).args(["--runtime", &seconds(time)]);
         bench.args(["--nr-io-queues", &work.queues().to_string(), "-o", "json"]);
+        if let Some(rate) = work.rate() {
+            bench.args(["--rate", &rate.to_string()]);
+        }
         if provider == "shm" {
             bench.arg("--shm-folder").arg(&self.shm_folder);
         }
@@ -318,6 +331,10 @@ impl Stage {
             ("BENCH_RUNTIME", time.as_secs_f64().ceil().to_string()),
             ("BENCH_SIDE", "initiator".to_owned()),
             ("BENCH_QUEUES", work.queues().to_string()),
+            (
+                "BENCH_RATE",
+                work.rate().map(|rate| rate.to_string()).unwrap_or_default(),
+            ),
             ("BENCH_TRADDR", target.ip().to_string()),
             ("BENCH_TRSVCID", target.port().to_string()),
             ("BENCH_NQN", scene::NQN.to_owned()),
@@ -370,6 +387,7 @@ mod tests {
             unix: "unix:/target".to_owned(),
             unix_bare: "unix:/bare".to_owned(),
             shm_folder: "a folder".into(),
+            control: PathBuf::new(),
             file: "a file".into(),
             perf: PathBuf::from("/perf"),
             initiator: "nvmeof".into(),

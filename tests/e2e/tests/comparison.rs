@@ -64,6 +64,7 @@ fn contestants(row: &Value, rounds: usize) -> Vec<String> {
     let metric = match row["metric"].as_str().unwrap() {
         "latency" => "p50_us",
         "rate" => "iops",
+        "busy" => "busy_us",
         _ => "busy",
     };
     for (name, one) in measured {
@@ -260,10 +261,13 @@ impl Spdk {
             this.port,
             quoted(&this.asked)
         );
-        // When it ends, the target is listening.
+        // When it ends, the target is listening. Between two calls, the target is busy for 10 ms.
         let rpc = format!(
             "shift 4; echo \"$*\" >> {asked}\n\
-             for try in $(seq 600); do grep -q ': serving' {asked}.log && break; sleep 0.1; done\n",
+             for try in $(seq 600); do grep -q ': serving' {asked}.log && break; sleep 0.1; done\n\
+             busy=$(wc -l < {asked})\n\
+             printf ' \"tick_rate\": 1000000,\\n \"name\": \"nvmf_tgt_poll_group_000\",\\n'\n\
+             printf ' \"busy\": %d0000,\\n' $busy\n",
             asked = quoted(&this.asked)
         );
         this.program("build/bin/nvmf_tgt", &target);
@@ -332,6 +336,7 @@ fn spdk_pair_is_the_yardstick_of_its_workloads() {
     let works = [
         "pair-null-randread-4k-qd16",
         "pair-queues-null-randwrite-4k-qd16",
+        "pair-busy-null-randread-4k-qd128",
     ];
     let bench = Bench::of(&works).with("--rounds", "2");
     let spdk = Spdk::in_folder_of(&bench);
@@ -340,10 +345,19 @@ fn spdk_pair_is_the_yardstick_of_its_workloads() {
         quoted(&spdk.asked)
     );
     spdk.program("build/bin/spdk_nvme_perf", &perf);
+    spdk.program(
+        "build/examples/bdevperf",
+        &format!("cat <<END\n{PERF}END\n"),
+    );
     let script = format!("export SPDK_ARGS='-s 512'; {}", spdk.script("spdk-tcp"));
     let (_, rows, _folder) = bench.with("--peer-pair", &script).rows();
     assert_eq!(contestants(&rows[0], 2), ["iwarp", "peer-pair"]);
     assert_eq!(contestants(&rows[1], 2), ["peer-pair", "queues"]);
+    // At a limited rate, busy times are compared: 10 ms for as many operations.
+    assert_eq!(contestants(&rows[2], 2), ["iwarp", "peer-pair"]);
+    let busy = |name: &str| rows[2]["contestants"][name]["median"]["busy_us"].as_f64();
+    assert_eq!(busy("peer-pair"), Some(0.081));
+    assert!(busy("iwarp") > Some(0.0), "{:?}", rows[2]);
     for row in &rows {
         assert_eq!(row["yardstick"], "peer-pair");
         let pair = &row["contestants"]["peer-pair"]["median"];
