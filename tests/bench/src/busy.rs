@@ -19,12 +19,14 @@ pub(crate) fn time(control: &Path) -> Result<f64, Trouble> {
 }
 
 fn of(metrics: &str) -> Option<f64> {
-    let lines = metrics.lines().filter(|line| {
+    let mut lines = metrics.lines().filter(|line| {
         line.starts_with("nvmeof_target_reactor_time_seconds_total{")
             && line.contains("state=\"working\"")
     });
-    let times = lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-    times.sum::<Option<f64>>().filter(|time| *time > 0.0)
+    let time = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+    lines.try_fold(None, |sum, line| {
+        Some(Some(sum.unwrap_or(0.0) + time(line)?))
+    })?
 }
 
 #[cfg(test)]
