@@ -5,6 +5,7 @@
 
 mod awaited;
 mod job;
+mod pace;
 mod pattern;
 mod queues;
 mod report;
@@ -79,6 +80,10 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let (tally, signal) = match args.interface {
         Interface::Polled if args.subsystem.target.paths() > 1 => polled_paths(args)?,
         Interface::Polled => polled(args)?,
+        Interface::Async if args.rate.is_some() => {
+            let failure = Failure::new("--rate requires the polled interface");
+            return Err(failure.with_remedy("omit --interface async"));
+        }
         Interface::Async => awaited::run(args)?,
     };
     report::print(args, &tally, signal)?;

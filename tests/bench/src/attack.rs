@@ -93,6 +93,7 @@ const FAILED: Sample = Sample {
     p99_9_us: 0.0,
     longest_ms: f64::INFINITY,
     busy: 0.0,
+    busy_us: 0.0,
     others: 0.0,
 };
 

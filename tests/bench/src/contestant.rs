@@ -66,6 +66,9 @@ pub(crate) enum Contestant {
     /// `--peer-target`: our initiator with another target.
     #[serde(rename = "peer-target")]
     PeerTarget,
+    /// `--peer-pair`: another initiator with another target.
+    #[serde(rename = "peer-pair")]
+    PeerPair,
 }
 
 impl Contestant {
@@ -90,6 +93,8 @@ impl Contestant {
                 &[Self::Limit, Self::Target, Self::Initiator]
             }
             About::Hostile(_) | About::HostileSame(_) => &[Self::Quiet, Self::Beside],
+            About::Pair | About::PairBusy => &[Self::PeerPair, Self::Iwarp],
+            About::PairQueues => &[Self::PeerPair, Self::Queues],
         }
     }
 
@@ -100,13 +105,18 @@ impl Contestant {
 
     /// Whether it is neither ours nor a yardstick.
     pub(crate) fn is_foreign(self) -> bool {
-        matches!(self, Self::Peer | Self::PeerTarget)
+        matches!(self, Self::Peer | Self::PeerTarget | Self::PeerPair)
+    }
+
+    /// Whether its target is neither ours nor a yardstick.
+    pub(crate) fn has_foreign_target(self) -> bool {
+        matches!(self, Self::PeerTarget | Self::PeerPair)
     }
 
     /// Number of slices of a measurement. With another initiator it is one, because that
     /// receives its run time in whole seconds.
     pub(crate) fn slices(work: &Work, mut all: impl Iterator<Item = Self>) -> u32 {
-        match all.any(|one| one == Self::Peer) {
+        match all.any(|one| matches!(one, Self::Peer | Self::PeerPair)) {
             true => 1,
             false => work.slices(),
         }
@@ -138,6 +148,7 @@ impl Contestant {
             Self::Beside => "beside",
             Self::Peer => "peer",
             Self::PeerTarget => "peer-target",
+            Self::PeerPair => "peer-pair",
         }
     }
 }
@@ -149,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_workload_has_a_yardstick_and_contestants() {
-        for work in work::all() {
+        for work in work::all().into_iter().chain(work::pairs()) {
             let all = Contestant::of(&work);
             assert!(all.len() > 1, "{}", work.name());
             assert_eq!(all[0], Contestant::yardstick(&work));

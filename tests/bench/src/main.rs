@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod attack;
+mod busy;
 mod chart;
 mod contestant;
 mod cores;
@@ -48,7 +49,13 @@ use crate::work::Work;
         A peer target is a shell command that serves NVMe over iWARP until it is killed\n\
         (use `exec`): at BENCH_TRADDR the subsystem BENCH_NQN, with a null device as\n\
         namespace 1 and the file BENCH_FILE as namespace 2. It starts on the target's\n\
-        core and prints a line with `ready` and ADDRESS:PORT when it listens.\n\n\
+        core and prints a line with `ready` and ADDRESS:PORT when it listens. It is\n\
+        stopped while others are measured, because it may poll.\n\n\
+        A peer pair is a shell command for both. BENCH_SIDE is `target` or `initiator`.\n\
+        The target serves 64 MiB of memory as namespace 3 instead of the file, and\n\
+        BENCH_QUEUES is the number of I/O queues, each with BENCH_IODEPTH operations.\n\
+        With BENCH_RATE, the initiator starts as many operations in each second, and its\n\
+        report has target_busy_us, the busy time of the target for each operation.\n\n\
         Exit status: 0 success, 1 a measurement failed, 2 usage or set-up error."
 )]
 struct Arguments {
@@ -81,6 +88,10 @@ struct Arguments {
     /// initiator
     #[arg(long, value_name = "CMD")]
     peer_target: Option<String>,
+    /// Another initiator with another target to measure alternately with this
+    /// pair, in workloads of their own
+    #[arg(long, value_name = "CMD", conflicts_with_all = ["peer", "peer_target"])]
+    peer_pair: Option<String>,
     /// Profile the workloads that miss their goal with perf(1); a run that
     /// updates docs/performance.md always does so
     #[arg(long)]
@@ -134,13 +145,18 @@ impl Arguments {
             && seconds(SECONDS) == Ok(self.seconds)
             && self.tries == TRIES
             && self.file_mib == FILE_MIB;
-        let ours = self.peer.is_none() && self.peer_target.is_none() && self.bin_dir.is_none();
+        let peers = [&self.peer, &self.peer_target, &self.peer_pair];
+        let ours = peers.iter().all(|peer| peer.is_none()) && self.bin_dir.is_none();
         (usual && ours && !self.force && !self.no_refresh).then_some(what)
     }
 
     /// The workloads to measure: with a peer, those that support peers.
     fn chosen(&self) -> Result<Vec<Work>, Trouble> {
-        let mut works = work::select(&self.works)?;
+        let all = match self.peer_pair {
+            Some(_) => work::pairs(),
+            None => work::all(),
+        };
+        let mut works = work::select(all, &self.works)?;
         if self.quick {
             works.retain(Work::is_quick);
         }
@@ -311,6 +327,7 @@ mod tests {
             "--bin-dir /a",
             "--peer x",
             "--peer-target x",
+            "--peer-pair x",
             "--no-refresh",
         ] {
             let arguments = parse(&format!("bench {option}"));

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::Trouble;
 use crate::cores::{self, Cores};
 
@@ -25,7 +28,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts `command` on `cores` with its output in `log`, and waits for a line that
-    /// contains `words`.
+    /// contains `words`, not as the end of a longer word.
     pub(crate) fn start(
         command: &mut Command,
         cores: &[usize],
@@ -63,7 +66,7 @@ impl Server {
             let mut whole = text
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));
-            if let Some(line) = whole.find(|line| line.contains(words)) {
+            if let Some(line) = whole.find(|line| has_words(line, words)) {
                 return Ok(line.to_owned());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -128,6 +131,48 @@ impl Drop for Server {
     }
 }
 
+fn has_words(line: &str, words: &str) -> bool {
+    let Some((before, _)) = line.split_once(words) else {
+        return false;
+    };
+    // Such as `ready` in `already`.
+    let continues = before.ends_with(char::is_alphanumeric);
+    !(continues && words.starts_with(char::is_alphanumeric))
+}
+
+/// A process that is stopped, because it may poll on the core of others.
+#[derive(Debug)]
+pub(crate) struct Stopped(Pid);
+
+/// Stops the process again when dropped.
+#[derive(Debug)]
+pub(crate) struct Running(Pid);
+
+impl Stopped {
+    /// Stops a process.
+    pub(crate) fn stop(process: u32) -> Result<Self, Trouble> {
+        let process = Pid::from_raw(i32::try_from(process).unwrap_or(i32::MAX));
+        signal(process, Signal::SIGSTOP).map(|()| Self(process))
+    }
+
+    /// Lets it run as long as the result exists.
+    pub(crate) fn resume(&self) -> Result<Running, Trouble> {
+        signal(self.0, Signal::SIGCONT).map(|()| Running(self.0))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // An error means that it has terminated.
+        drop(signal(self.0, Signal::SIGSTOP));
+    }
+}
+
+fn signal(process: Pid, signal: Signal) -> Result<(), Trouble> {
+    kill(process, signal)
+        .map_err(|errno| Trouble::Failed(format!("cannot send {signal} to a server: {errno}")))
+}
+
 /// The first word of `line` that is an address with a port.
 fn address(line: &str) -> Option<SocketAddr> {
     line.split([' ', ',', '\n'])
@@ -149,7 +194,7 @@ mod tests {
     #[test]
     fn address_is_found_in_the_log() {
         let server = shell(
-            "echo off 1.2.3.4:5; echo on 127.0.0.1:80, x; exec sleep 60",
+            "echo off; echo icon 1.2.3.4:5; echo on 127.0.0.1:80, x; exec sleep 60",
             "a",
         );
         let addr = server.unwrap().addr();

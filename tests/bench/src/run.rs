@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
 /// whole seconds; all contestants get the same time, because longer measurements vary
 /// less.
 fn time(arguments: &Arguments) -> Duration {
-    match arguments.peer {
+    match arguments.peer.as_ref().or(arguments.peer_pair.as_ref()) {
         Some(_) => Duration::from_secs_f64(arguments.seconds.as_secs_f64().ceil()),
         None => arguments.seconds,
     }
@@ -282,6 +282,7 @@ mod tests {
         assert_eq!(seconds("bench"), (0.6, 4));
         assert_eq!(seconds("bench --peer x"), (1.0, 1));
         assert_eq!(seconds("bench --peer x --seconds 2.5"), (3.0, 1));
+        assert_eq!(seconds("bench --peer-pair x").0, 1.0);
         // Our initiator measures a foreign target as it does ours.
         assert_eq!(seconds("bench --peer-target x"), (0.6, 4));
     }

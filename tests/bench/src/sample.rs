@@ -17,6 +17,8 @@ pub(crate) struct Sample {
     pub(crate) longest_ms: f64,
     /// CPU time of the process in percent of a core, if measured.
     pub(crate) busy: f64,
+    /// Busy time of the target for each operation, if measured.
+    pub(crate) busy_us: f64,
     /// Use of our cores by other processes, in percent of a core.
     pub(crate) others: f64,
 }
@@ -38,6 +40,7 @@ impl Sample {
             p50_us: median(|one| one.p50_us),
             p99_us: median(|one| one.p99_us),
             p99_9_us: median(|one| one.p99_9_us),
+            busy_us: mean(|one| one.busy_us),
             ..Self::default()
         }
     }
@@ -60,6 +63,10 @@ fn of_ours(report: &Value) -> Option<Sample> {
         p99_us: latency("p99")?,
         p99_9_us: latency("p99_9")?,
         longest_ms: latency("max").unwrap_or_default() / 1e3,
+        busy_us: report
+            .get("target_busy_us")
+            .and_then(Value::as_f64)
+            .unwrap_or_default(),
         ..Sample::default()
     };
     (sample.iops > 0.0).then_some(sample)
@@ -99,6 +106,7 @@ mod tests {
         p99_9_us: 30.0,
         longest_ms: 0.0,
         busy: 0.0,
+        busy_us: 0.0,
         others: 0.0,
     };
 

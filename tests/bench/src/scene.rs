@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::cores::{self, Cores};
-use crate::process::Server;
+use crate::process::{Server, Stopped};
 use crate::stage::Stage;
 use crate::work::{About, CROWD, IDLE_SECONDS, Store, Work};
 use crate::{Arguments, Trouble};
@@ -22,6 +22,7 @@ pub(crate) fn nsid(store: Store) -> &'static str {
     match store {
         Store::Null => "1",
         Store::File => "2",
+        Store::Ram => "3",
     }
 }
 
@@ -36,6 +37,8 @@ pub(crate) enum Kind {
     Crowd(&'static str),
     /// Two targets, of which one has two reactors.
     Reactors,
+    /// A target, and another one with an initiator of its own.
+    Pair,
     /// A target and idle hosts.
     Idle(About),
     /// A target with its default configuration, for one workload: hostile peers change its
@@ -57,6 +60,7 @@ impl Kind {
             About::Sqpoll => Self::Sqpoll,
             About::Crowd | About::CrowdShm => Self::Crowd(work.provider()),
             About::Reactors | About::ReactorsShm => Self::Reactors,
+            About::Pair | About::PairQueues | About::PairBusy => Self::Pair,
             about @ (About::Idle | About::IdleShm | About::IdleCrowd | About::IdleCrowdShm) => {
                 Self::Idle(about)
             }
@@ -68,7 +72,7 @@ impl Kind {
     pub(crate) fn rounds(self, rounds: u32) -> u32 {
         match self {
             Self::Idle(_) | Self::Hostile(..) => 1,
-            Self::Plain | Self::Sqpoll | Self::Crowd(_) | Self::Reactors => rounds,
+            Self::Plain | Self::Sqpoll | Self::Crowd(_) | Self::Reactors | Self::Pair => rounds,
         }
     }
 }
@@ -103,6 +107,7 @@ impl Setting<'_> {
             Kind::Sqpoll => self.sqpoll(),
             Kind::Crowd(provider) => self.crowd(provider),
             Kind::Reactors => self.reactors(),
+            Kind::Pair => self.pair(),
             Kind::Idle(about) => self.idle(about),
             Kind::Hostile(..) => self.hostile(),
         }
@@ -132,11 +137,22 @@ impl Setting<'_> {
             servers.push(Server::start(&mut serve, &[core], &log, "unix:")?);
         }
         if let Some(peer) = &self.arguments.peer_target {
-            let peer = self.peer_target(peer)?;
-            stage.other = peer.addr()?;
+            let peer = self.foreign(peer, &mut stage)?;
             servers.push(peer);
         }
         Ok(Scene::new(stage, servers))
+    }
+
+    fn pair(&self) -> Result<Scene, Trouble> {
+        let stores = BTreeSet::from([Store::Null, Store::Ram].map(nsid));
+        let control = self.path("control.sock");
+        let head = format!("[control]\nsocket = '{}'\n\n", control.display());
+        let target = self.target("target", &head, &stores, &[self.cores.target])?;
+        let mut stage = self.stage(target.addr()?, target.addr()?);
+        stage.control = control;
+        let script = self.arguments.peer_pair.as_deref().unwrap_or("false");
+        let peer = self.foreign(script, &mut stage)?;
+        Ok(Scene::new(stage, vec![target, peer]))
     }
 
     fn sqpoll(&self) -> Result<Scene, Trouble> {
@@ -242,14 +258,18 @@ impl Setting<'_> {
         Server::start(&mut serve, cores, &log, "ready: serving")
     }
 
-    /// Another target, which prints its address when it is ready.
-    fn peer_target(&self, script: &str) -> Result<Server, Trouble> {
+    /// Another target, which prints its address when it is ready. It is stopped until it is
+    /// measured.
+    fn foreign(&self, script: &str, stage: &mut Stage) -> Result<Server, Trouble> {
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(script);
+        shell.arg("-c").arg(script).env("BENCH_SIDE", "target");
         shell.env("BENCH_TRADDR", Ipv4Addr::LOCALHOST.to_string());
         shell.env("BENCH_NQN", NQN).env("BENCH_FILE", self.file());
         let log = self.path("peer-target.log");
-        Server::start(&mut shell, &[self.cores.target], &log, "ready")
+        let server = Server::start(&mut shell, &[self.cores.target], &log, "ready")?;
+        stage.other = server.addr()?;
+        stage.foreign = Some(Stopped::stop(server.id())?);
+        Ok(server)
     }
 
     fn stage(&self, target: SocketAddr, other: SocketAddr) -> Stage {
@@ -263,13 +283,19 @@ impl Setting<'_> {
             unix: self.unix("target"),
             unix_bare: self.unix("unix-bare"),
             shm_folder: self.shm_folder(),
+            control: PathBuf::new(),
             file: self.file(),
             perf: self.arguments.folder.clone(),
             initiator: self.programs.initiator.clone(),
             yardstick: self.programs.yardstick.clone(),
-            peer: self.arguments.peer.clone(),
+            peer: self
+                .arguments
+                .peer
+                .clone()
+                .or_else(|| self.arguments.peer_pair.clone()),
             time: self.time,
             idle_time: Duration::from_secs(IDLE_SECONDS),
+            foreign: None,
             servers: Vec::new(),
             tries: self.arguments.tries,
         }
@@ -357,6 +383,7 @@ fn target_toml(nsids: &BTreeSet<&str>, file: &Path, shm: &Path) -> String {
     for (store, path) in [
         (Store::Null, "null:16G".to_owned()),
         (Store::File, file.display().to_string()),
+        (Store::Ram, "ram:64M".to_owned()),
     ] {
         if nsids.contains(nsid(store)) {
             text.push_str(&format!(

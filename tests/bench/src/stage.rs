@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use nvmeof_bench::tcp::Direction;
 use serde_json::Value;
 
+use crate::busy;
 use crate::contestant::Contestant;
 use crate::cores::{self, Cores};
 use crate::disturbance::{Snapshot, cpu_time};
+use crate::process::Stopped;
 use crate::profile::{self, Sides};
 use crate::sample::{Sample, sample};
 use crate::work::{IDLE_PERCENT, Placement, Work};
@@ -29,6 +31,8 @@ pub(crate) struct Stage {
     /// The target that is compared with it: with SQPOLL, with a crowd, with more
     /// reactors, or foreign.
     pub(crate) other: SocketAddr,
+    /// The process of the foreign one.
+    pub(crate) foreign: Option<Stopped>,
     /// The other side of the yardstick `tcp`.
     pub(crate) tcp: SocketAddr,
     /// The same of the yardstick `shm-bare`: its socket.
@@ -39,6 +43,8 @@ pub(crate) struct Stage {
     pub(crate) unix_bare: String,
     /// Folder where our targets listen for shared memory.
     pub(crate) shm_folder: PathBuf,
+    /// Control socket of our target, if its busy time is measured.
+    pub(crate) control: PathBuf,
     /// The backing store of workloads on a file.
     pub(crate) file: PathBuf,
     /// Folder for samples of profiles.
@@ -145,15 +151,25 @@ impl Stage {
     ) -> Result<Sample, Trouble> {
         let mut command = self.command(contestant, work, time);
         let cores = self.initiators_of(work);
+        let foreign = self.foreign.as_ref();
+        let running = foreign.filter(|_| contestant.has_foreign_target());
+        let _running = running.map(Stopped::resume).transpose()?;
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let ours = work.rate().is_some() && !contestant.is_foreign();
+        let busy = || ours.then(|| busy::time(&self.control)).transpose();
+        let before = busy()?;
         let output = cores::spawn(cores, &mut command)?.wait_with_output();
+        let after = busy()?;
         let (name, work) = (contestant.name(), work.name());
         let output = output.map_err(|e| Trouble::Failed(format!("{name}, {work}: {e}")))?;
         let report = serde_json::from_slice::<Value>(&output.stdout);
-        let sample = report.ok().and_then(|report| sample(&report));
+        let mut sample = report.ok().and_then(|report| sample(&report));
+        if let (Some(sample), Some(before), Some(after)) = (&mut sample, before, after) {
+            sample.busy_us = 1e6 * (after - before) / (sample.iops * time.as_secs_f64());
+        }
         match sample {
             Some(sample) if output.status.success() => Ok(sample),
             _ => Err(Trouble::Failed(format!(
@@ -242,7 +258,8 @@ impl Stage {
             | Contestant::Initiator
             | Contestant::Quiet
             | Contestant::Beside => Command::new("false"),
-            Contestant::Peer => self.peer(work, time),
+            Contestant::Peer => self.peer(work, time, self.target),
+            Contestant::PeerPair => self.peer(work, time, self.other),
         }
     }
 
@@ -279,6 +296,9 @@ impl Stage {
         ]);
         bench.args(shape(work)).args(["--runtime", &seconds(time)]);
         bench.args(["--nr-io-queues", &work.queues().to_string(), "-o", "json"]);
+        if let Some(rate) = work.rate() {
+            bench.args(["--rate", &rate.to_string()]);
+        }
         if provider == "shm" {
             bench.arg("--shm-folder").arg(&self.shm_folder);
         }
@@ -301,7 +321,7 @@ impl Stage {
         fio
     }
 
-    fn peer(&self, work: &Work, time: Duration) -> Command {
+    fn peer(&self, work: &Work, time: Duration, target: SocketAddr) -> Command {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(self.peer.as_deref().unwrap_or("false"));
         shell.envs([
@@ -309,8 +329,14 @@ impl Stage {
             ("BENCH_BS", work.bytes.to_string()),
             ("BENCH_IODEPTH", work.depth.to_string()),
             ("BENCH_RUNTIME", time.as_secs_f64().ceil().to_string()),
-            ("BENCH_TRADDR", self.target.ip().to_string()),
-            ("BENCH_TRSVCID", self.target.port().to_string()),
+            ("BENCH_SIDE", "initiator".to_owned()),
+            ("BENCH_QUEUES", work.queues().to_string()),
+            (
+                "BENCH_RATE",
+                work.rate().map(|rate| rate.to_string()).unwrap_or_default(),
+            ),
+            ("BENCH_TRADDR", target.ip().to_string()),
+            ("BENCH_TRSVCID", target.port().to_string()),
             ("BENCH_NQN", scene::NQN.to_owned()),
             ("BENCH_NSID", scene::nsid(work.store).to_owned()),
             ("BENCH_TARGET_CORE", self.cores.target.to_string()),
@@ -361,6 +387,7 @@ mod tests {
             unix: "unix:/target".to_owned(),
             unix_bare: "unix:/bare".to_owned(),
             shm_folder: "a folder".into(),
+            control: PathBuf::new(),
             file: "a file".into(),
             perf: PathBuf::from("/perf"),
             initiator: "nvmeof".into(),
@@ -368,6 +395,7 @@ mod tests {
             peer: Some(peer.to_owned()),
             time: TIME,
             idle_time: Duration::from_millis(20),
+            foreign: None,
             servers: Vec::new(),
             tries: 1,
         }

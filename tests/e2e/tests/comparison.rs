@@ -64,6 +64,7 @@ fn contestants(row: &Value, rounds: usize) -> Vec<String> {
     let metric = match row["metric"].as_str().unwrap() {
         "latency" => "p50_us",
         "rate" => "iops",
+        "busy" => "busy_us",
         _ => "busy",
     };
     for (name, one) in measured {
@@ -237,45 +238,76 @@ fn external_peers_are_measured_on_both_sides() {
     }
 }
 
-/// The script for SPDK, with stand-ins for the programs of SPDK: it configures a target in a
-/// valid order, and reports when it is ready.
+/// Stand-ins for the programs of SPDK in a folder of the run. Its target is one of this project;
+/// the file `asked` lists the commands that configure it, and the arguments of its initiator.
+struct Spdk {
+    folder: PathBuf,
+    asked: PathBuf,
+    port: u16,
+}
+
+impl Spdk {
+    fn in_folder_of(bench: &Bench) -> Self {
+        let this = Self {
+            folder: bench.folder.path().join("spdk"),
+            asked: bench.folder.path().join("asked"),
+            port: free_port(),
+        };
+        let program = target_command().get_program().to_owned();
+        let target = format!(
+            "exec {} serve --namespace null:1G --nqn \"$BENCH_NQN\" --provider iwarp \
+             --listen 127.0.0.1:{} > {}.log 2>&1\n",
+            quoted(Path::new(&program)),
+            this.port,
+            quoted(&this.asked)
+        );
+        // When it ends, the target is listening. Between two calls, the target is busy for 10 ms.
+        let rpc = format!(
+            "shift 4; echo \"$*\" >> {asked}\n\
+             for try in $(seq 600); do grep -q ': serving' {asked}.log && break; sleep 0.1; done\n\
+             busy=$(wc -l < {asked})\n\
+             printf ' \"tick_rate\": 1000000,\\n \"name\": \"nvmf_tgt_poll_group_000\",\\n'\n\
+             printf ' \"busy\": %d0000,\\n' $busy\n",
+            asked = quoted(&this.asked)
+        );
+        this.program("build/bin/nvmf_tgt", &target);
+        this.program("scripts/rpc.py", &rpc);
+        this
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        let path = self.folder.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        executable(&path, script);
+    }
+
+    /// A command line for the script of that name.
+    fn script(&self, name: &str) -> String {
+        format!(
+            "export SPDK={} SPDK_PORT={}; exec {}",
+            quoted(&self.folder),
+            self.port,
+            quoted(&peers().join(name))
+        )
+    }
+
+    /// Lines of `asked`, each without the words after the first `count`.
+    fn asked(&self, count: usize) -> Vec<String> {
+        let asked = fs::read_to_string(&self.asked).unwrap();
+        let words = |line: &str| line.split(' ').take(count).collect::<Vec<_>>().join(" ");
+        asked.lines().map(words).collect()
+    }
+}
+
+/// The scripts configure a target in a valid order, and report when it is ready.
 #[test]
 fn spdk_script_starts_and_configures_spdk() {
     let bench = Bench::of(&SHARED[..1]).with("--rounds", "1");
-    let spdk = bench.folder.path().join("spdk");
-    let asked = bench.folder.path().join("asked");
-    let program = target_command().get_program().to_owned();
-    let port = free_port();
-    let target = format!(
-        "echo \"nvmf_tgt $*\" >> {asked}\n\
-         exec {} serve --namespace null:1G --nqn \"$BENCH_NQN\" --provider iwarp \
-         --listen 127.0.0.1:{port} > {asked}.log 2>&1\n",
-        quoted(Path::new(&program)),
-        asked = quoted(&asked)
-    );
-    // When it ends, the target is listening.
-    let rpc = format!(
-        "shift 4; echo \"$*\" >> {asked}\n\
-         for try in $(seq 600); do grep -q ': serving' {asked}.log && break; sleep 0.1; done\n",
-        asked = quoted(&asked)
-    );
-    for (name, script) in [("build/bin/nvmf_tgt", target), ("scripts/rpc.py", rpc)] {
-        let path = spdk.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        executable(&path, &script);
-    }
-    let line = format!(
-        "export SPDK={} SPDK_PORT={port}; exec {}",
-        quoted(&spdk),
-        quoted(&peers().join("spdk-target"))
-    );
-    let (_, rows, folder) = bench.with("--peer-target", &line).rows();
+    let spdk = Spdk::in_folder_of(&bench);
+    let (_, rows, _folder) = bench
+        .with("--peer-target", &spdk.script("spdk-target"))
+        .rows();
     assert_eq!(contestants(&rows[0], 1), ["iwarp", "peer-target", "tcp"]);
-    let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
-    let first_words = |line: &str| line.split(' ').next().unwrap().to_owned();
-    let mut asked: Vec<String> = asked.lines().map(first_words).collect();
-    // The signal may arrive at any time.
-    asked.retain(|word| word != "nvmf_tgt");
     let wanted = [
         "framework_wait_init",
         "nvmf_create_transport",
@@ -284,7 +316,75 @@ fn spdk_script_starts_and_configures_spdk() {
         "nvmf_subsystem_add_ns",
         "nvmf_subsystem_add_listener",
     ];
-    assert_eq!(asked, wanted);
+    assert_eq!(spdk.asked(1), wanted);
+}
+
+/// The table of SPDK's initiator.
+const PERF: &str = "\
+Device Information                                   :       IOPS      MiB/s    Average        min
+TCP (addr:127.0.0.1 subnqn:a) NSID 1 from core  1:  123456.00     402.42     155.36      16.93
+Total                                            :  123456.00     402.42     155.36      16.93
+
+Summary latency data for TCP (addr:127.0.0.1 subnqn:a) NSID 1      from core 1:
+ 50.00000% :    20.905us
+ 99.00000% :  8027.598us
+ 99.90000% : 12016.153us
+";
+
+#[test]
+fn spdk_pair_is_the_yardstick_of_its_workloads() {
+    let works = [
+        "pair-null-randread-4k-qd16",
+        "pair-queues-null-randwrite-4k-qd16",
+        "pair-busy-null-randread-4k-qd128",
+    ];
+    let bench = Bench::of(&works).with("--rounds", "2");
+    let spdk = Spdk::in_folder_of(&bench);
+    let perf = format!(
+        "echo \"$*\" | sed 's/^-c 0x[^ ]* //' >> {}\ncat <<END\n{PERF}END\n",
+        quoted(&spdk.asked)
+    );
+    spdk.program("build/bin/spdk_nvme_perf", &perf);
+    // It begins lines with a carriage return.
+    let perf = PERF.replace("Total", "\r Total");
+    spdk.program(
+        "build/examples/bdevperf",
+        &format!("cat <<END\n{perf}END\n"),
+    );
+    let script = format!("export SPDK_ARGS='-s 512'; {}", spdk.script("spdk-tcp"));
+    let (_, rows, _folder) = bench.with("--peer-pair", &script).rows();
+    assert_eq!(contestants(&rows[0], 2), ["iwarp", "peer-pair"]);
+    assert_eq!(contestants(&rows[1], 2), ["peer-pair", "queues"]);
+    // At a limited rate, busy times are compared: 10 ms for as many operations.
+    assert_eq!(contestants(&rows[2], 2), ["iwarp", "peer-pair"]);
+    let busy = |name: &str| rows[2]["contestants"][name]["median"]["busy_us"].as_f64();
+    assert_eq!(busy("peer-pair"), Some(0.081));
+    assert!(busy("iwarp") > Some(0.0), "{:?}", rows[2]);
+    for row in &rows {
+        assert_eq!(row["yardstick"], "peer-pair");
+        let pair = &row["contestants"]["peer-pair"]["median"];
+        let figures = ["iops", "bytes_per_s", "p50_us", "p99_us", "p99_9_us"].map(|it| &pair[it]);
+        assert_eq!(
+            figures,
+            [123_456.0, 505_675_776.0, 20.905, 8027.598, 12016.153]
+                .map(Value::from)
+                .each_ref()
+        );
+    }
+    let asked = spdk.asked(usize::MAX);
+    let perf: Vec<_> = asked
+        .iter()
+        .filter(|line| line.starts_with("-s 512"))
+        .collect();
+    let ends = [
+        "-w randread -o 4096 -q 16 -P 1 -t 1 -L",
+        "-w randwrite -o 4096 -q 128 -P 8 -t 1 -L",
+    ];
+    // Both workloads in each round.
+    assert_eq!(perf.len(), 4, "{asked:?}");
+    for (line, end) in perf.iter().zip(ends.iter().cycle()) {
+        assert!(line.ends_with(end) && line.contains(" ns:1 "), "{line}");
+    }
 }
 
 /// Another process writes it: a file that a child of this process has open for writing cannot

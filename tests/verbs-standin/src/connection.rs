@@ -9,7 +9,7 @@ use crate::ids::{CmEvent, CmMessage, Id, IdState, Params, Peer};
 use crate::links::{self, Connected};
 use crate::message::{Connect, Message};
 use crate::queue::{PeerQp, State};
-use crate::raw::{Ptr, cm_event, event, rdma_cm_id, zeroed};
+use crate::raw::{Ptr, cm_event, event, rdma_cm_id, rdma_port_space, zeroed};
 use crate::transfer;
 use crate::world::World;
 
@@ -162,6 +162,8 @@ pub(crate) fn create_id(world: &mut World, channel: usize, context: usize) -> us
     // SAFETY: numbers and pointers.
     let mut raw: rdma_cm_id = unsafe { zeroed() };
     raw.context = std::ptr::without_provenance_mut(context);
+    // There is no other port space.
+    raw.ps = rdma_port_space::RDMA_PS_TCP;
     if let Some(channel) = world.ids.channels.get(&channel) {
         raw.channel = channel.raw.as_ptr();
     }

@@ -70,8 +70,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr.max_qp_init_rd_atom = int(profile.max_reads);
     attr.max_res_rd_atom = int(profile.max_reads.saturating_mul(profile.max_qp));
     attr.phys_port_cnt = 1;
+    // Send with Invalidate, among others.
+    attr.device_cap_flags = ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0;
     if profile.windows {
-        attr.device_cap_flags = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
+        attr.device_cap_flags |= ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
     }
     // SAFETY: the caller passes a place for it.
     unsafe { to.write(attr) };

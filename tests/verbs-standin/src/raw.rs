@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 
+use libc::c_int;
+
 pub(crate) use rdma_sys::{
     ibv_comp_channel, ibv_context, ibv_context_ops, ibv_cq, ibv_device, ibv_device_attr,
     ibv_device_cap_flags, ibv_mr, ibv_mtu, ibv_mw, ibv_mw_type, ibv_node_type, ibv_pd,
@@ -9,8 +11,10 @@ pub(crate) use rdma_sys::{
     ibv_qp_state, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr,
     ibv_transport_type, ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status as status,
     ibv_wr_opcode, rdma_cm_event, rdma_cm_event_type as cm_event, rdma_cm_id, rdma_conn_param,
-    rdma_event_channel,
+    rdma_event_channel, rdma_port_space,
 };
+
+use crate::calls::{int, none, number};
 
 /// `IBV_LINK_LAYER_ETHERNET`, an anonymous enum in C.
 pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
@@ -44,7 +48,7 @@ pub(crate) mod access {
 #[repr(C)]
 pub(crate) struct AsyncEvent {
     pub(crate) element: AsyncElement,
-    pub(crate) event: libc::c_int,
+    pub(crate) event: c_int,
 }
 
 /// What an asynchronous event is about.
@@ -53,7 +57,7 @@ pub(crate) union AsyncElement {
     pub(crate) qp: *mut ibv_qp,
     pub(crate) cq: *mut ibv_cq,
     pub(crate) srq: *mut ibv_srq,
-    pub(crate) port: libc::c_int,
+    pub(crate) port: c_int,
 }
 
 const _: () = assert!(size_of::<AsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
@@ -100,6 +104,29 @@ impl<T> Ptr<T> {
         // SAFETY: `new` leaked it, and the caller promises the rest.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
+}
+
+/// A list that ends with null, which is freed with `free`, and its length at `count`.
+///
+/// # Safety
+/// A place for a number, or null.
+pub(crate) unsafe fn list_of<T>(all: &[*mut T], count: *mut c_int) -> *mut *mut T {
+    // SAFETY: plain memory; the last entry stays null.
+    let list = unsafe { libc::calloc(all.len() + 1, size_of::<*mut T>()) }.cast::<*mut T>();
+    if list.is_null() {
+        return none(libc::ENOMEM);
+    }
+    for (index, one) in all.iter().enumerate() {
+        // SAFETY: the list has as many entries.
+        let place = unsafe { list.add(index) };
+        // SAFETY: as above.
+        unsafe { place.write(*one) };
+    }
+    if !count.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { count.write(int(number(all.len()))) };
+    }
+    list
 }
 
 /// A structure of C, all zero.

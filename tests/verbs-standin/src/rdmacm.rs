@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use libc::{c_int, c_uint, c_void, sockaddr};
 
 use crate::address::{from_raw, set_qp};
-use crate::calls::{failed, handle, int, none, number, result, set_errno};
+use crate::calls::{failed, handle, none, number, result, set_errno};
 use crate::completion::Frees;
 use crate::connection::{self, Offer};
 use crate::control;
@@ -14,8 +14,8 @@ use crate::faults::Point;
 use crate::ids::{CmChannel, CmEvent, Params};
 use crate::queue::{Qp, Sizes, State};
 use crate::raw::{
-    Ptr, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_srq, rdma_cm_event, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel, zeroed,
+    Ptr, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_srq, list_of, rdma_cm_event,
+    rdma_cm_id, rdma_conn_param, rdma_event_channel, zeroed,
 };
 use crate::signal::{self, Signal};
 use crate::world::{World, acknowledged, lock, wait_for_acknowledgements};
@@ -25,24 +25,9 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
     control::read_environment();
     let world = lock();
     let present = world.devices.iter().filter(|device| !device.removed);
-    let contexts: Vec<_> = present.map(|device| device.context).collect();
-    let size = size_of::<*mut ibv_context>();
-    // SAFETY: plain memory; the last entry stays null.
-    let list = unsafe { libc::calloc(contexts.len() + 1, size) }.cast::<*mut ibv_context>();
-    if list.is_null() {
-        return none(libc::ENOMEM);
-    }
-    for (index, context) in contexts.iter().enumerate() {
-        // SAFETY: the list has as many entries.
-        let place = unsafe { list.add(index) };
-        // SAFETY: as above.
-        unsafe { place.write(context.as_ptr()) };
-    }
-    if !count.is_null() {
-        // SAFETY: the caller passes a place, or null.
-        unsafe { count.write(int(number(contexts.len()))) };
-    }
-    list
+    let contexts: Vec<_> = present.map(|device| device.context.as_ptr()).collect();
+    // SAFETY: the caller passes a place for the number, or null.
+    unsafe { list_of(&contexts, count) }
 }
 
 #[unsafe(no_mangle)]

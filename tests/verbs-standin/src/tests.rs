@@ -4,4 +4,5 @@ mod bench;
 mod completions;
 mod connections;
 mod memory;
+mod programs;
 mod queues;

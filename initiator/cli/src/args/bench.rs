@@ -50,6 +50,12 @@ pub(crate) struct Bench {
     /// With the async interface, it is 100.
     #[arg(long, value_name = "N", value_parser = number::<u32>(0..=1_000_000))]
     pub(crate) spin_us: Option<u32>,
+    /// Reads and writes to start in each second on all queues together; default: no
+    /// limit
+    ///
+    /// They start at the beginning of each millisecond, as many as --iodepth allows.
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000_000))]
+    pub(crate) rate: Option<u32>,
     /// Interface of the initiator
     #[arg(long, value_name = "NAME", default_value = "polled")]
     pub(crate) interface: Interface,

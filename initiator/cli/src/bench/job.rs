@@ -11,6 +11,7 @@ use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_polling::{NextStep, Polling, PollingConfig};
 
 use super::Shared;
+use super::pace::Pace;
 use super::pattern::Pattern;
 use super::queues::Queues;
 use crate::args::{self, Kind};
@@ -32,6 +33,8 @@ pub(super) struct Plan {
     pub(super) depth: u16,
     pub(super) queues: u16,
     pub(super) runtime: Duration,
+    /// Operations to start in each second, if that is limited.
+    rate: Option<u32>,
     polling: PollingConfig,
 }
 
@@ -65,6 +68,7 @@ impl Plan {
             depth: args.iodepth,
             queues: args.queues.nr_io_queues,
             runtime: args.runtime,
+            rate: args.rate,
             polling: PollingConfig {
                 longest: args.spin().unwrap_or(LONGEST_SPIN),
                 learns: true,
@@ -143,6 +147,7 @@ pub(super) struct Job {
     started: Vec<(Duration, bool)>,
     idle: Vec<u64>,
     pattern: Pattern,
+    pace: Pace,
 }
 
 /// A benchmark polls all the time, unless another process needs the CPU: it may be the
@@ -189,6 +194,7 @@ impl Job {
             started: vec![(Duration::ZERO, true); usize::from(plan.depth)],
             idle: (0..u64::from(plan.depth)).collect(),
             pattern,
+            pace: Pace::new(plan.rate, at, plan.queues),
         })
     }
 
@@ -203,7 +209,7 @@ impl Job {
         let mut now = begin;
         loop {
             if now < end && !shared.stop.load(Ordering::Relaxed) {
-                self.fill(now)?;
+                self.fill(now, now - begin)?;
             } else if self.idle.len() == usize::from(self.plan.depth) {
                 break;
             }
@@ -251,9 +257,11 @@ impl Job {
         polling.slept(self.start.elapsed().saturating_sub(now));
     }
 
-    /// Starts as many operations as the depth allows.
-    fn fill(&mut self, now: Duration) -> Result<(), Error> {
-        while let (Some(user), Some(buf)) = (self.idle.pop(), self.free.pop()) {
+    /// Starts as many operations as depth and rate allow. The measurement began `passed` ago.
+    fn fill(&mut self, now: Duration, passed: Duration) -> Result<(), Error> {
+        while self.pace.allows(passed)
+            && let (Some(user), Some(buf)) = (self.idle.pop(), self.free.pop())
+        {
             let (reads, slba) = self.pattern.next(&self.plan);
             let blocks = Blocks {
                 operation: if reads {
@@ -276,6 +284,7 @@ impl Job {
                     why => Err(UsageError::Other(why.to_string()).into()),
                 };
             }
+            self.pace.started();
             if let Some(started) = usize::try_from(user)
                 .ok()
                 .and_then(|n| self.started.get_mut(n))
