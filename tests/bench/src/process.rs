@@ -206,4 +206,26 @@ mod tests {
         let trouble = shell("echo no room; exit 3", "b").unwrap_err();
         assert!(trouble.to_string().contains("no room"), "{trouble}");
     }
+
+    #[test]
+    fn stopped_server_runs_while_it_is_resumed() {
+        let server = shell("echo on 1.2.3.4:5; exec sleep 60", "c").unwrap();
+        let is_stopped = |wanted: bool| {
+            let stat = format!("/proc/{}/stat", server.id());
+            (0..600).any(|_| {
+                let text = fs::read_to_string(&stat).unwrap();
+                let state = text.rsplit_once(") ").unwrap().1.starts_with('T');
+                if state != wanted {
+                    std::thread::sleep(PAUSE);
+                }
+                state == wanted
+            })
+        };
+        let stopped = Stopped::stop(server.id()).unwrap();
+        assert!(is_stopped(true));
+        let running = stopped.resume().unwrap();
+        assert!(is_stopped(false));
+        drop(running);
+        assert!(is_stopped(true));
+    }
 }
