@@ -27,6 +27,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 16,
     reads_in: 16,
     exposes: 256,
+    trusts_peer: false,
 };
 
 struct Endpoint {

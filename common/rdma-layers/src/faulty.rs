@@ -80,7 +80,7 @@ impl<P: Provider> Faulty<P> {
 
 impl<P: Provider> Provider for Faulty<P> {
     crate::forward!(inner: limits name listen unlisten set_owner local_addr peer_may_invalidate
-        peer_works_in_place prepare accept reject share_receives withdraw disconnect
+        peer_works_in_place prepare accept reject share_receives expose_region withdraw disconnect
         abort progress wait_fd rest);
 
     fn register(&mut self, region: &Region) -> Result<(), io::Error> {

@@ -2,7 +2,7 @@
 
 /// Generates the named methods of an `impl` of [`Provider`](nvmeof_rdma::Provider), which
 /// call the provider in a field of `self`. `post` includes `post_message` and
-/// `post_response`.
+/// `post_response`, and `expose` includes `expose_region`.
 ///
 /// ```
 /// use nvmeof_rdma::{Event, Provider};
@@ -213,6 +213,8 @@ macro_rules! forward {
         > {
             self.$inner.expose(qp, buf, rights)
         }
+
+        $crate::forward!(@expose_region $inner);
     };
     (@withdraw $inner:ident) => {
         fn withdraw(
@@ -220,6 +222,15 @@ macro_rules! forward {
             key: ::nvmeof_rdma::RemoteKey,
         ) -> Result<::nvmeof_memory::Buf, ::nvmeof_rdma::ExposeError> {
             self.$inner.withdraw(key)
+        }
+    };
+    (@expose_region $inner:ident) => {
+        fn expose_region(
+            &mut self,
+            qp: ::nvmeof_rdma::QpId,
+            region: &::nvmeof_memory::Region,
+        ) -> Result<Option<::nvmeof_rdma::RegionExposure>, ::std::io::Error> {
+            self.$inner.expose_region(qp, region)
         }
     };
     (@disconnect $inner:ident) => {

@@ -9,8 +9,8 @@ use nvmeof_memory::{Buf, Region};
 
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Inline, ListenError, ListenerId, PostError, Posted,
-    PrivateData, Provider, QpConfig, QpId, Refused, RemoteKey, RemoteSlice, Rights, SharedReceives,
-    SrqId, Tag, Work, WriteAndSend,
+    PrivateData, Provider, QpConfig, QpId, Refused, RegionExposure, RemoteKey, RemoteSlice, Rights,
+    SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 
 /// The last lines of a trace. Clones share them.
@@ -247,6 +247,21 @@ impl<P: Provider> Provider for Trace<P> {
         let key = result.as_ref().map_or(0, |slice| slice.key.0);
         self.result(
             format_args!("qp {:#x} expose {len} {rights:?} by {key:#010x}", qp.0),
+            &result,
+        );
+        result
+    }
+
+    fn expose_region(
+        &mut self,
+        qp: QpId,
+        region: &Region,
+    ) -> Result<Option<RegionExposure>, std::io::Error> {
+        let result = self.inner.expose_region(qp, region);
+        let key = result.as_ref().ok().copied().flatten().map(|it| it.key.0);
+        let len = region.len();
+        self.result(
+            format_args!("qp {:#x} expose region of {len} by {key:#010x?}", qp.0),
             &result,
         );
         result

@@ -36,6 +36,7 @@ fn accepting_pauses_and_resumes() {
         reads_out: 0,
         reads_in: 0,
         exposes: 64,
+        trusts_peer: false,
     };
     honest.connect(addr, &sizes, &data, now).unwrap();
     // Three more than the open descriptors.

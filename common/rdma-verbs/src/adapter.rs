@@ -130,9 +130,14 @@ impl Adapter {
         !self.is_rxe()
     }
 
-    /// Creates a domain for one queue pair, if it does not use the shared one.
-    pub(crate) fn own_domain(&self, regions: &[Region]) -> Result<Option<Domain>, VerbsError> {
-        if self.shared.is_some() {
+    /// Creates a domain for one queue pair, if it does not use the shared one. One whose peer is
+    /// trusted does not: regions that are exposed to that peer are in no domain of others.
+    pub(crate) fn own_domain(
+        &self,
+        regions: &[Region],
+        trusts_peer: bool,
+    ) -> Result<Option<Domain>, VerbsError> {
+        if self.shared.is_some() && !trusts_peer {
             return Ok(None);
         }
         let pd = ProtectionDomain::new(&self.context).map_err(|source| VerbsError::Call {

@@ -4,8 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use nvmeof_memory::{Buf, Region, RegionId};
+use nvmeof_rdma::{RegionExposure, RemoteKey, Rights};
 
-use crate::sys::{MemoryRegion, ProtectionDomain, Segment};
+use crate::sys::{MemoryRegion, Piece, ProtectionDomain, Segment};
 
 /// First I/O address of registered memory. Peers see I/O addresses and learn no addresses of
 /// this process.
@@ -15,7 +16,7 @@ const NAMES: u64 = 1 << 40;
 const LARGE_PAGE: u64 = 2 << 20;
 
 /// A protection domain and the memory registered in it for local access. Peers cannot access
-/// it.
+/// it, except for regions that are exposed to a trusted one.
 #[derive(Debug)]
 pub(crate) struct Domain {
     regions: Vec<Registered>,
@@ -52,19 +53,48 @@ impl Domain {
 
     /// Registers `region`, unless it is registered already.
     pub(crate) fn register(&mut self, region: &Region) -> io::Result<()> {
-        let id = region.id();
-        if self.regions.iter().any(|one| one.id == id) {
+        if self.regions.iter().any(|one| one.id == region.id()) {
             return Ok(());
         }
-        let named = self.names.then(|| NAMES + region.addr() % LARGE_PAGE);
+        let named = self.name_of(region);
         let registered = MemoryRegion::local(&self.pd, region, named, self.windows)?;
+        self.add(registered);
+        Ok(())
+    }
+
+    /// Registers all of `region` for local access and for peers of the queue pairs in this
+    /// domain, also if it is registered already.
+    pub(crate) fn expose(&mut self, region: &Region) -> io::Result<RegionExposure> {
+        let piece = Piece {
+            offset: 0,
+            len: region.len(),
+            named: self.name_of(region),
+        };
+        #[allow(unsafe_code, reason = "the owner of the memory trusts the peer")]
+        // SAFETY: the owner declared that it trusts the peer of the one queue pair in this domain
+        // (`QpConfig::trusts_peer`): it accesses a buffer only between the message that names
+        // the buffer and its response. A peer that breaks this changes bytes of buffers, which
+        // are plain data.
+        let registered = unsafe { MemoryRegion::remote(&self.pd, region, piece, Rights::all()) }?;
+        let exposure = RegionExposure {
+            key: RemoteKey(registered.remote_key()),
+            addr: registered.first_name(),
+        };
+        self.add(registered);
+        Ok(exposure)
+    }
+
+    fn name_of(&self, region: &Region) -> Option<u64> {
+        self.names.then(|| NAMES + region.addr() % LARGE_PAGE)
+    }
+
+    fn add(&mut self, registered: MemoryRegion) {
         self.regions.push(Registered {
-            id,
+            id: registered.region().id(),
             start: registered.first_name(),
             local_key: registered.local_key(),
             region: Arc::new(registered),
         });
-        Ok(())
     }
 
     #[inline]

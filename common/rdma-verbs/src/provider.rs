@@ -20,8 +20,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nvmeof_memory::{Buf, Region};
 use nvmeof_rdma::{
     Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
-    Posted, PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RemoteKey,
-    RemoteSlice, Rights, SharedReceives, SrqId, Steering, Tag, Work, WriteAndSend,
+    Posted, PrivateData, Provider, QpConfig, QpId, QpOwner, RateLimiter, Refused, RegionExposure,
+    RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Steering, Tag, Work, WriteAndSend,
 };
 
 use crate::adapter::{Adapter, AdapterId};
@@ -69,7 +69,7 @@ pub struct Verbs {
     later: Vec<Event>,
     /// Shared receives may be chained.
     has_shared: bool,
-    /// Completions arrived just before the caller was going to sleep.
+    /// The caller may not sleep: completions arrived just before, or a queue is not armed.
     is_behind: bool,
     /// Number of shared receive queues created so far.
     shared_made: u64,
@@ -417,6 +417,14 @@ impl Provider for Verbs {
 
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
         self.close_to_peer(key)
+    }
+
+    fn expose_region(
+        &mut self,
+        qp: QpId,
+        region: &Region,
+    ) -> Result<Option<RegionExposure>, io::Error> {
+        self.open_region_to_peer(qp, region)
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -196,6 +196,7 @@ mod tests {
         reads_out: 1,
         reads_in: 1,
         exposes: 10,
+        trusts_peer: false,
     };
     const SIZES: QpSizes = QpSizes {
         sends: 300,

@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
-    Posted, PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, Refused, RemoteKey,
-    RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
+    Posted, PrivateData, Progress, Provider, QpConfig, QpId, QpOwner, Refused, RegionExposure,
+    RemoteKey, RemoteSlice, Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 
 impl<P: Provider + ?Sized> Provider for Box<P> {
@@ -95,6 +95,14 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
 
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
         (**self).withdraw(key)
+    }
+
+    fn expose_region(
+        &mut self,
+        qp: QpId,
+        region: &Region,
+    ) -> Result<Option<RegionExposure>, std::io::Error> {
+        (**self).expose_region(qp, region)
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use nvmeof_memory::Buf;
+
 /// A remote key (iWARP: steering tag). On the wire it is 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemoteKey(pub u32);
@@ -21,6 +23,28 @@ pub struct RemoteSlice {
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
+}
+
+/// A region that is exposed as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionExposure {
+    /// Its key.
+    pub key: RemoteKey,
+    /// Address of its first byte for the peer.
+    pub addr: u64,
+}
+
+impl RegionExposure {
+    /// The view of `buf`, which is a buffer of the region.
+    #[must_use]
+    pub fn slice_of(&self, buf: &Buf) -> RemoteSlice {
+        RemoteSlice {
+            key: self.key,
+            addr: self.addr.wrapping_add(buf.region_offset()),
+            // A longer view has no slice; no command transfers as much.
+            len: u32::try_from(buf.len()).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 bitflags::bitflags! {

@@ -53,7 +53,7 @@ pub use event::{Completion, ConnectRequest, Event, Received};
 pub use explain::{describe, explain};
 pub use id::{ListenerId, QpId, SrqId, Tag};
 pub use inline::{Bytes, Inline, PrivateData, TooLong};
-pub use key::{RemoteKey, RemoteSlice, Rights};
+pub use key::{RegionExposure, RemoteKey, RemoteSlice, Rights};
 pub use params::{Limits, QpConfig, SharedReceives};
 pub use provider::{ACCEPT_PACE, Progress, Provider};
 pub use qp_owner::QpOwner;

@@ -39,6 +39,9 @@ pub struct QpConfig {
     /// may need room on the send queue for opening and closing them; beyond this number that
     /// may have to wait.
     pub exposes: u32,
+    /// The peer is trusted with whole regions: [`Provider::expose_region`](crate::Provider).
+    /// Not for a queue pair that uses a shared receive queue.
+    pub trusts_peer: bool,
 }
 
 /// A shared receive queue, and its size.

@@ -7,8 +7,8 @@ use nvmeof_memory::{Buf, Region};
 
 use crate::{
     Address, ConnectError, Event, ExposeError, Inline, Limits, ListenError, ListenerId, PostError,
-    Posted, PrivateData, QpConfig, QpId, QpOwner, Refused, RemoteKey, RemoteSlice, Rights,
-    SharedReceives, SrqId, Tag, Work, WriteAndSend,
+    Posted, PrivateData, QpConfig, QpId, QpOwner, Refused, RegionExposure, RemoteKey, RemoteSlice,
+    Rights, SharedReceives, SrqId, Tag, Work, WriteAndSend,
 };
 
 /// Minimum interval between accepted connections while commands of other hosts are served.
@@ -59,7 +59,8 @@ pub struct Progress {
 ///   [`Outcome::Flushed`](crate::Outcome::Flushed) before [`Event::Closed`].
 /// * A refused call changes nothing and returns its argument.
 /// * A peer accesses exactly the bytes exposed on its own queue pair, with the granted
-///   rights, until the key is withdrawn or invalidated, or the queue pair is closed.
+///   rights, until the key is withdrawn or invalidated, or the queue pair is closed. A peer
+///   that its owner trusts also accesses the regions of [`expose_region`](Self::expose_region).
 /// * Work submitted on one queue pair takes effect in order: a Send posted
 ///   after a Write reaches the peer after the written data is in place.
 /// * Memory and descriptors held for peers that are not accepted yet are
@@ -266,6 +267,27 @@ pub trait Provider: Send {
     /// [`ExposeError::Busy`] while an RDMA Read of it by the peer is in progress: only a peer
     /// that violates its protocol does that; disconnect first.
     fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError>;
+
+    /// Registers `region` for `qp` alone, and exposes all of it to the peer, which is trusted
+    /// ([`QpConfig::trusts_peer`]): until [`Event::Closed`], the peer may read and write each
+    /// buffer of the region, in use or not. Peers of other queue pairs may not. This is for
+    /// devices where exposing each buffer costs time. The queue pair must be established.
+    ///
+    /// Only the end of the queue pair ends this access. The owner must not use a buffer that the
+    /// peer may still access, and nothing detects a peer that accesses another one.
+    ///
+    /// Returns `None`, and changes nothing, if the queue pair is not in that state or its peer
+    /// is not trusted, and where [`expose`](Self::expose) costs little.
+    ///
+    /// # Errors
+    /// When the region cannot be registered.
+    fn expose_region(
+        &mut self,
+        _qp: QpId,
+        _region: &Region,
+    ) -> Result<Option<RegionExposure>, std::io::Error> {
+        Ok(None)
+    }
 
     /// Closes the queue pair. Submitted work is still attempted for a bounded time,
     /// everything returns, and [`Event::Closed`] follows. Ignored for a closed queue pair.

@@ -254,6 +254,11 @@ pub(crate) struct IoQueues {
     #[arg(short = 'i', long, value_name = "N", default_value_t = 1,
           value_parser = number::<u16>(1..=65535))]
     pub(crate) nr_io_queues: u16,
+    /// Let the target access all I/O buffers at any time. This saves work for each
+    /// command over RDMA devices. A target that is faulty or not trustworthy can then
+    /// corrupt data that it should not access
+    #[arg(long)]
+    pub(crate) trust_target: bool,
 }
 
 /// Paths to a namespace with I/O queues.
@@ -561,6 +566,12 @@ impl Subsystem {
 }
 
 impl IoQueues {
+    /// Sets the options of a connection.
+    pub(crate) fn complete(&self, options: &mut ConnectOptions) {
+        options.io_queues = self.nr_io_queues;
+        options.trusts_target = self.trust_target;
+    }
+
     /// Checks that the controller grants the requested number of queues.
     pub(crate) fn check(&self, granted: u16) -> Result<(), Failure> {
         if granted >= self.nr_io_queues {
@@ -578,7 +589,7 @@ impl Io {
     /// Options of a connection for I/O over each path.
     pub(crate) fn paths(&self) -> Result<Vec<ConnectOptions>, Failure> {
         self.subsystem.paths(|options| {
-            options.io_queues = self.queues.nr_io_queues;
+            self.queues.complete(options);
             options.queue_size = self.queue_size;
         })
     }

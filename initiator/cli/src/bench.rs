@@ -139,7 +139,7 @@ fn check_depth(args: &args::Bench, info: &ControllerInfo) -> Result<(), Failure>
 fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
     let start = Instant::now();
     let mut options = args.subsystem.options()?;
-    options.io_queues = args.queues.nr_io_queues;
+    args.queues.complete(&mut options);
     options.in_capsule = args.in_capsule;
     let identity = args.subsystem.target.identity()?;
     let route = args.subsystem.target.route(options.addr)?;
@@ -162,6 +162,7 @@ fn polled(args: &args::Bench) -> Result<(Tally, Option<Signal>), Failure> {
             queue,
             command_timeout: options.command_timeout,
             connect_timeout: options.connect_timeout,
+            trusts_target: options.trusts_target,
         };
         let provider = route.provider()?;
         let mut queue = IoQueue::connect(provider, options.addr, &info, config, start.elapsed())?;

@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
         command_timeout: options.command_timeout,
         connect_timeout: options.connect_timeout,
+        trusts_target: false,
     };
     let provider = Transport::Auto.provider(options.addr)?;
     let info = admin.info().clone();

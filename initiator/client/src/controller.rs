@@ -442,10 +442,6 @@ fn dword_0(result: u64) -> u32 {
 
 impl Inner {
     fn io_queue(&self, qid: u16, route: &Route, start: Instant) -> Result<IoQueue, Error> {
-        let mut provider = route.provider()?;
-        for region in self.host.buffers().regions() {
-            provider.register(region).map_err(MachineError::register)?;
-        }
         let config = IoConfig {
             names: self
                 .options
@@ -459,14 +455,14 @@ impl Inner {
             },
             command_timeout: self.options.command_timeout,
             connect_timeout: self.options.connect_timeout,
+            trusts_target: self.options.trusts_target,
         };
-        IoQueue::connect(
-            provider,
-            self.options.addr,
-            &self.info,
-            config,
-            start.elapsed(),
-        )
+        let (addr, info) = (self.options.addr, &self.info);
+        let mut queue = IoQueue::connect(route.provider()?, addr, info, config, start.elapsed())?;
+        for region in self.host.buffers().regions() {
+            queue.register(region)?;
+        }
+        Ok(queue)
     }
 }
 

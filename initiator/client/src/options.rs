@@ -39,6 +39,17 @@ pub struct ConnectOptions {
     /// Keys for in-band authentication (DH-HMAC-CHAP). With a key of the controller, only a
     /// controller that proves it is used.
     pub keys: Option<Arc<HostKeys>>,
+    /// Whether the target is trusted with all buffers of this host. I/O queues then expose their
+    /// buffers once, when they connect, and not each buffer for the duration of a command. That
+    /// saves a work request for each command with data over InfiniBand and RoCE devices, and two
+    /// system calls over iWARP devices and devices without memory windows of type 2B. Over
+    /// software iWARP and shared memory, it has no effect.
+    ///
+    /// What is not promised any more: a faulty or malicious target can read and write every
+    /// buffer of the host at any time, in use or not, until the connection is closed. If it
+    /// writes after its response, it corrupts the data of a later call or of the program, and
+    /// nothing detects that. Targets of other connections still access nothing.
+    pub trusts_target: bool,
 }
 
 impl ConnectOptions {
@@ -57,6 +68,7 @@ impl ConnectOptions {
             in_capsule: 4096,
             spin: Duration::from_micros(100),
             keys: None,
+            trusts_target: false,
         }
     }
 

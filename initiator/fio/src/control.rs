@@ -137,6 +137,7 @@ fn config(options: &Options, depth: u32) -> MultipathConfig {
     let path = |path: &ConnectOptions| PathConfig {
         addr: path.addr,
         admin: path.admin_config(&options.identity),
+        trusts_target: path.trusts_target,
     };
     // Processes that fio forked have the same keys.
     let own = (std::process::id(), std::thread::current().id());

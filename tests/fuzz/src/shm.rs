@@ -27,6 +27,7 @@ pub const CONFIG: QpConfig = QpConfig {
     reads_out: 2,
     reads_in: 2,
     exposes: 16,
+    trusts_peer: false,
 };
 const BUF: usize = 20_000;
 const BUFFERS: usize = 16;

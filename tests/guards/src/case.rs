@@ -34,6 +34,9 @@ enum Path {
     /// The same two for writes without data in their capsules: the target reads them.
     VerbsTargetPull,
     VerbsInitiatorPull,
+    /// The same as the initiator that trusts the target with its buffers.
+    VerbsTrustingRead,
+    VerbsTrustingPull,
     /// A Send of 64 bytes, a frame.
     EngineSend,
     EngineReceive,
@@ -122,6 +125,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         Path::VerbsInitiator(Operation::Write),
         Path::VerbsTargetPull,
         Path::VerbsInitiatorPull,
+        Path::VerbsTrustingRead,
+        Path::VerbsTrustingPull,
         Path::EngineSend,
         Path::EngineReceive,
         Path::Long(Direction::Write),
@@ -172,6 +177,8 @@ impl Case {
             Path::VerbsInitiator(one) => format!("verbs-initiator-{}", operation(one)),
             Path::VerbsTargetPull => "verbs-target-pull".to_owned(),
             Path::VerbsInitiatorPull => "verbs-initiator-pull".to_owned(),
+            Path::VerbsTrustingRead => "verbs-initiator-trusting-read".to_owned(),
+            Path::VerbsTrustingPull => "verbs-initiator-trusting-pull".to_owned(),
             Path::EngineSend => "engine-send".to_owned(),
             Path::EngineReceive => "engine-receive".to_owned(),
             Path::Long(Direction::Write) => "engine-write-128k".to_owned(),
@@ -194,7 +201,10 @@ impl Case {
             Path::ShmTarget(_) | Path::TcpTarget(_) => &["target_iteration"],
             Path::ShmInitiator(_) | Path::TcpInitiator(_) => &["initiator_iteration"],
             Path::VerbsTarget(..) | Path::VerbsTargetPull => &["target_iteration", DEVICE],
-            Path::VerbsInitiator(_) | Path::VerbsInitiatorPull => &["initiator_iteration", PEER],
+            Path::VerbsInitiator(_)
+            | Path::VerbsInitiatorPull
+            | Path::VerbsTrustingRead
+            | Path::VerbsTrustingPull => &["initiator_iteration", PEER],
             Path::EngineSend => &["sender_iteration", "carry_for_initiator"],
             Path::EngineReceive => &["receiver_iteration", "carry_for_target"],
             Path::Long(_) => &["worker_iteration", "worker_posts", "carry_for_initiator"],
@@ -213,6 +223,8 @@ impl Case {
                 (VERBS, vec!["own", operation(one)])
             }
             Path::VerbsTargetPull | Path::VerbsInitiatorPull => (VERBS, vec!["pulled", "write"]),
+            Path::VerbsTrustingRead => (VERBS, vec!["trusted", "read"]),
+            Path::VerbsTrustingPull => (VERBS, vec!["trusted-pulled", "write"]),
             _ => return None,
         };
         let mut arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
@@ -268,6 +280,8 @@ impl Case {
             | Path::VerbsInitiator(_)
             | Path::VerbsTargetPull
             | Path::VerbsInitiatorPull
+            | Path::VerbsTrustingRead
+            | Path::VerbsTrustingPull
             | Path::Awaited(..) => {
                 return Err(format!("{} runs in another program", self.name()));
             }

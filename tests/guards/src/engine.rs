@@ -16,6 +16,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 16,
     reads_in: 16,
     exposes: 16,
+    trusts_peer: false,
 };
 /// Bytes of each message: a command's.
 pub(crate) const BYTES: usize = 64;

@@ -50,6 +50,9 @@ pub enum Medium {
     Shared(fn() -> Box<dyn Provider>, Address, u32),
     /// The same as `Other`, where capsules contain no data: the target reads those of writes.
     Pulled(fn() -> Box<dyn Provider>, Address),
+    /// The same as `Other`, where the initiator trusts the target with its buffers. Capsules
+    /// contain that many bytes of data.
+    Trusted(fn() -> Box<dyn Provider>, Address, u32),
     /// Shared memory, with sockets in that folder. The initiator shares its buffers, and the
     /// target accesses them in place.
     Shm(PathBuf),
@@ -126,9 +129,10 @@ impl Medium {
                 let config = SoftConfig::default();
                 Box::new(SoftRdma::new(pipes.endpoint(side), config))
             }
-            Self::Other(provider, _) | Self::Shared(provider, ..) | Self::Pulled(provider, _) => {
-                provider()
-            }
+            Self::Other(provider, _)
+            | Self::Shared(provider, ..)
+            | Self::Pulled(provider, _)
+            | Self::Trusted(provider, ..) => provider(),
             Self::Shm(folder) => {
                 let config = ShmConfig {
                     folder: folder.clone(),
@@ -142,9 +146,10 @@ impl Medium {
     /// Where the target listens.
     fn address(&self) -> Address {
         match self {
-            Self::Other(_, address) | Self::Shared(_, address, _) | Self::Pulled(_, address) => {
-                *address
-            }
+            Self::Other(_, address)
+            | Self::Shared(_, address, _)
+            | Self::Pulled(_, address)
+            | Self::Trusted(_, address, _) => *address,
             Self::Pipes(_) | Self::Shm(_) => ADDR.into(),
         }
     }
@@ -160,6 +165,7 @@ impl Medium {
     fn in_capsule(&self) -> u32 {
         match self {
             Self::Pulled(..) => 0,
+            Self::Trusted(.., bytes) => *bytes,
             _ => 4096,
         }
     }
@@ -392,6 +398,7 @@ impl Host {
             },
             command_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
+            trusts_target: matches!(medium, Medium::Trusted(..)),
         };
         let provider = medium.provider(Side::Initiator);
         let mut queue = IoQueue::connect(provider, medium.address(), info, config, *now).unwrap();

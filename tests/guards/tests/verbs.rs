@@ -23,9 +23,10 @@ const WARM_UP: usize = 64;
 
 const HEAD: &str = "\
 # Work of 1024 reads or writes of 4 KiB over RDMA devices, on each side; in the cases `pull`
-# the target reads the data of writes instead of getting them in capsules. Both sides poll in
-# turn and never sleep; the devices are those of tests/verbs-standin. In the cases `idle`, each
-# side polls four times in its turn, so that it runs out of work. Columns:
+# the target reads the data of writes instead of getting them in capsules; in the cases `trusted`
+# the initiator trusts the target with its buffers. Both sides poll in turn and never sleep; the
+# devices are those of tests/verbs-standin. In the cases `idle`, each side polls four times in its
+# turn, so that it runs out of work. Columns:
 #   wr         work requests of send queues: sends + writes + reads + binds + invalidations
 #   post       calls of post_send (doorbells)
 #   signalled  work requests with a completion of their own
@@ -48,28 +49,52 @@ struct Kind {
     name: &'static str,
     profile: &'static str,
     shared: u32,
+    /// The initiator trusts the target.
+    trusts: bool,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 7] = [
     Kind {
         name: "roce",
         profile: "roce",
         shared: 0,
+        trusts: false,
     },
     Kind {
         name: "roce-shared",
         profile: "roce",
         shared: 256,
+        trusts: false,
     },
     Kind {
         name: "no-windows",
         profile: "no-windows",
         shared: 0,
+        trusts: false,
     },
     Kind {
         name: "iwarp",
         profile: "iwarp",
         shared: 0,
+        trusts: false,
+    },
+    Kind {
+        name: "roce-trusted",
+        profile: "roce",
+        shared: 0,
+        trusts: true,
+    },
+    Kind {
+        name: "no-windows-trusted",
+        profile: "no-windows",
+        shared: 0,
+        trusts: true,
+    },
+    Kind {
+        name: "iwarp-trusted",
+        profile: "iwarp",
+        shared: 0,
+        trusts: true,
     },
 ];
 
@@ -103,7 +128,9 @@ fn count(kind: &Kind, load: Load, network: u8) -> [Counters; 2] {
     ))
     .unwrap();
     let address = SocketAddr::new(ip(1), 4420).into();
+    let in_capsule = if pulls { 0 } else { 4096 };
     let medium = match (kind.shared, pulls) {
+        _ if kind.trusts => Medium::Trusted(provider, address, in_capsule),
         (0, false) => Medium::Other(provider, address),
         (0, true) => Medium::Pulled(provider, address),
         (count, _) => Medium::Shared(provider, address, count),
@@ -198,8 +225,12 @@ fn work_of_each_command_is_as_recorded() {
             ("write", Operation::Write, false),
             ("pull", Operation::Write, true),
         ];
-        // Shared receives make no difference to what is pulled.
-        let loads = loads.iter().filter(|load| !load.2 || kind.shared == 0);
+        // Shared receives make no difference to what is pulled, and trust none to what is not.
+        let differs = |load: &&(&str, Operation, bool)| match (load.1, load.2) {
+            (Operation::Write, false) => !kind.trusts,
+            (_, pulls) => !pulls || kind.shared == 0,
+        };
+        let loads = loads.iter().filter(differs);
         for &(verb, operation, pulls) in loads {
             for (depth, idle) in [(1, false), (1, true), (16, false), (16, true)] {
                 let load = Load {
@@ -212,6 +243,10 @@ fn work_of_each_command_is_as_recorded() {
                 network += 1;
                 let idle = if idle { "-idle" } else { "" };
                 let name = format!("{}-{verb}-qd{depth}{idle}", kind.name);
+                if kind.trusts {
+                    let of_keys = host.binds + host.local_invalidates + host.registrations;
+                    assert_eq!(of_keys + target.sends_with_invalidate, 0, "{name}");
+                }
                 line(&mut text, &name, "target", &target);
                 line(&mut text, &name, "initiator", &host);
             }
@@ -265,6 +300,7 @@ fn commands_make_no_system_calls() {
         ("own", "write"),
         ("shared", "read"),
         ("pulled", "write"),
+        ("trusted", "read"),
     ] {
         let few = system_calls(setup, kind, "8");
         let many = system_calls(setup, kind, "64");
@@ -275,7 +311,7 @@ fn commands_make_no_system_calls() {
 /// The program that is counted runs.
 #[test]
 fn counted_program_runs_over_devices() {
-    for setup in ["own", "shared", "pulled"] {
+    for setup in ["own", "shared", "pulled", "trusted", "trusted-pulled"] {
         for kind in ["read", "write"] {
             let mut program = Command::new(env!("CARGO_BIN_EXE_nvmeof-guards-verbs"));
             let status = program.args([setup, kind, "16", "2"]).status().unwrap();

@@ -63,6 +63,7 @@ impl Host {
             reads_out: 1,
             reads_in: 1,
             exposes: 1,
+            trusts_peer: false,
         };
         let private_data = PrivateData::new(Request::new(0, 32).as_bytes())?;
         let now = self.start.elapsed();

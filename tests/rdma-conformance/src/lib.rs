@@ -180,6 +180,7 @@ macro_rules! conformance_suite {
                 withdrawn_keys_are_faults,
                 invalidated_keys_are_faults,
                 keys_of_other_queue_pairs_are_faults,
+                exposed_regions_are_for_trusted_peer_only,
                 access_rights_are_enforced,
                 send_may_invalidate_key,
                 invalidating_unknown_key_is_a_fault,

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use crate::Endpoint::{A, B};
 use crate::pattern::{check, check_all};
 use crate::rig::{Link, Rig};
+use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::{
-    CloseReason, ExposeError, Inline, Outcome, RemoteKey, RemoteSlice, Rights, Work, WorkKind,
+    CloseReason, ExposeError, Inline, Outcome, QpConfig, RemoteKey, RemoteSlice, Rights, Work,
+    WorkKind,
 };
 
 /// Offset of the window in its buffer, and its length.
@@ -193,6 +195,49 @@ pub fn keys_of_other_queue_pairs_are_faults(rig: &mut Rig<'_>) {
         rig[A].read(owner.a, 1, LEN, foreign);
         check_all(&rig.success(A, owner.a, 1).buf.unwrap(), 0xEE);
         assert_untouched(rig[B].withdraw(foreign.key));
+    }
+}
+
+/// A region is exposed as a whole to a trusted peer, and to no other.
+pub fn exposed_regions_are_for_trusted_peer_only(rig: &mut Rig<'_>) {
+    let trusting = QpConfig {
+        trusts_peer: true,
+        ..rig.config()
+    };
+    let layout = PoolLayout {
+        count: 2,
+        stride: LEN,
+        lead: 0,
+    };
+    for kind in [WorkKind::Write, WorkKind::Read] {
+        let pool = Pool::new(layout, Pages::Shareable).unwrap();
+        let links = [rig.link(), rig.link_with(&trusting, &trusting)];
+        let owner = rig.link_with(&trusting, &trusting);
+        let not_trusted = rig[B].provider().expose_region(links[0].b, pool.region());
+        assert_eq!(not_trusted.unwrap(), None);
+        let exposed = rig[B].provider().expose_region(owner.b, pool.region());
+        let Some(exposure) = exposed.unwrap() else {
+            return;
+        };
+        let buf = pool.take().unwrap();
+        let slice = exposure.slice_of(&buf);
+        for tag in [1, 2] {
+            // Again and again, without another call.
+            rig[A].write(owner.a, tag, LEN, slice);
+            rig.success(A, owner.a, tag);
+            rig[A].read(owner.a, tag, LEN, slice);
+            check(&rig.success(A, owner.a, tag).buf.unwrap(), tag);
+        }
+        for link in links {
+            rig[B].recv(link.b, 1, 64);
+            attack(rig, link, kind, slice);
+            assert_fault(rig, link);
+        }
+        check(&buf, 2);
+        rig.assert_alive(owner);
+        rig[B].disconnect(owner.b);
+        rig.closed(B, owner.b);
+        check(&buf, 2);
     }
 }
 

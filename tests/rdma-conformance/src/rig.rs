@@ -389,6 +389,7 @@ impl<'f> Rig<'f> {
             reads_out: most.min(4),
             reads_in: most.min(4),
             exposes: 64,
+            trusts_peer: false,
         }
     }
 

@@ -39,7 +39,7 @@ pub(crate) enum Point {
     Establish,
     /// A stopped queue pair does not report that it takes no more shared receives.
     LastReceive,
-    /// A call of `req_notify_cq` has no effect.
+    /// A call of `req_notify_cq` has no effect. It returns the number.
     Arm,
 }
 

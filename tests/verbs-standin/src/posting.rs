@@ -207,16 +207,18 @@ unsafe fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let (before, device) = (queue.arm, queue.device);
     // Asking for less does not revoke what was asked for before.
     queue.arm = before.max(wanted);
-    let mut lost = false;
+    let mut lost = None;
     if let Some(device) = world.device_mut(device) {
         device.counters.arms += 1;
-        lost = device.faults.hit(Point::Arm).is_some();
+        lost = device.faults.hit(Point::Arm);
     }
-    if lost && let Some(queue) = world.cqs.get_mut(key) {
+    if lost.is_some()
+        && let Some(queue) = world.cqs.get_mut(key)
+    {
         queue.arm = before;
     }
     connection::tick(&mut world, device);
-    0
+    lost.unwrap_or_default()
 }
 
 /// The segments at `list`. A length of 0 stands for 2^31 bytes, except on iWARP.

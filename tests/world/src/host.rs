@@ -489,6 +489,7 @@ impl Host {
                 },
                 command_timeout: self.shape.command_timeout,
                 connect_timeout: Duration::from_secs(2),
+                trusts_target: false,
             };
             let provider = self.provider();
             let mut queue = IoQueue::connect(provider, self.target, &info, config, now)?;

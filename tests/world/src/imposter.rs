@@ -174,6 +174,7 @@ impl Imposters {
             },
             command_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
+            trusts_target: false,
         };
         let queue = IoQueue::connect(provider, target, &info, config, now);
         Some(Queue::Io(Box::new(queue.ok()?)))

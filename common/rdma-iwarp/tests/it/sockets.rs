@@ -24,6 +24,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 4,
     reads_in: 4,
     exposes: 16,
+    trusts_peer: false,
 };
 const LARGE: usize = 6 << 20;
 /// Time-out of the tests.

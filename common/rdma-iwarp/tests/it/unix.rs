@@ -28,6 +28,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 1,
     reads_in: 1,
     exposes: 0,
+    trusts_peer: false,
 };
 
 fn folder() -> TempDir {

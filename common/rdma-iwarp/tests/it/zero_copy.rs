@@ -29,6 +29,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 1,
     reads_in: 1,
     exposes: 1,
+    trusts_peer: false,
 };
 /// Bytes of a buffer.
 const LEN: usize = 128 * 1024;

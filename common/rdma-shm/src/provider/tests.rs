@@ -28,6 +28,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 2,
     reads_in: 2,
     exposes: 64,
+    trusts_peer: false,
 };
 
 /// One provider, and what is outstanding on the connection under attack.

@@ -19,6 +19,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 1,
     reads_in: 1,
     exposes: 0,
+    trusts_peer: false,
 };
 
 struct Host {

@@ -25,6 +25,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 4,
     reads_in: 4,
     exposes: 16,
+    trusts_peer: false,
 };
 
 fn addr() -> Address {

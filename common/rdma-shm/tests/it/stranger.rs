@@ -30,6 +30,7 @@ pub(crate) const CONFIG: QpConfig = QpConfig {
     reads_out: 4,
     reads_in: 4,
     exposes: 64,
+    trusts_peer: false,
 };
 
 /// Tests count descriptors, so that one runs at a time.

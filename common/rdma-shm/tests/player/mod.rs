@@ -26,6 +26,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 4,
     reads_in: 4,
     exposes: 64,
+    trusts_peer: false,
 };
 
 pub(crate) struct Player {

@@ -15,6 +15,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 1,
     reads_in: 1,
     exposes: 0,
+    trusts_peer: false,
 };
 
 /// Number of requests that each member gets, of `count` by a host.

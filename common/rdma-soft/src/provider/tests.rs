@@ -23,6 +23,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 2,
     reads_in: 2,
     exposes: 16,
+    trusts_peer: false,
 };
 
 fn addr() -> Address {

@@ -413,7 +413,7 @@ impl Verbs {
 
     /// Stops waiting for a device before its queue pair is destroyed: it took too long, or
     /// there is no need to wait.
-    fn wait_no_longer(&mut self, qp: QpId) {
+    pub(super) fn wait_no_longer(&mut self, qp: QpId) {
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };

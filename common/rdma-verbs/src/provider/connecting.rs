@@ -297,7 +297,9 @@ impl Verbs {
         // Reads beyond the limit of the device are queued.
         conn.config.reads_in = conn.config.reads_in.min(adapter.attr.max_reads_in);
         conn.config.reads_out = conn.config.reads_out.min(adapter.attr.max_reads_out);
-        let domain = adapter.own_domain(&self.regions)?;
+        // The shared receive queue is in the shared domain.
+        let trusts_peer = conn.config.trusts_peer && conn.draws.is_none();
+        let domain = adapter.own_domain(&self.regions, trusts_peer)?;
         let shared = domain.as_ref().or(adapter.shared.as_ref());
         let Some(pd) = shared.map(|domain| domain.pd().clone()) else {
             return Ok(());
@@ -356,7 +358,7 @@ impl Verbs {
         if let Some(adapter) = self.adapters.get(id.0 as usize).and_then(Option::as_ref) {
             // If each queue pair has a domain of its own: tries one.
             adapter
-                .own_domain(&self.regions)
+                .own_domain(&self.regions, false)
                 .map_err(io::Error::other)?;
         }
         Ok(())

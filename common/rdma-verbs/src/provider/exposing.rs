@@ -4,14 +4,19 @@
 //! exposure. A work request binds it to its queue pair; the peer's Send with Invalidate or a
 //! local work request invalidates it. Other devices have a domain for each queue pair and a
 //! registration for each exposure, which costs system calls but exposes nothing else.
+//!
+//! A queue pair whose peer is trusted has a domain of its own as well. Whole regions are
+//! registered there for the peer, as long as the queue pair exists.
 
 use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nvmeof_memory::Buf;
-use nvmeof_rdma::{CloseReason, ExposeError, QpId, RemoteKey, RemoteSlice, Rights, explain};
+use nvmeof_memory::{Buf, Region};
+use nvmeof_rdma::{
+    CloseReason, ExposeError, QpId, RegionExposure, RemoteKey, RemoteSlice, Rights, explain,
+};
 
 use super::Verbs;
 use super::queueing::{chain, domain_of, list};
@@ -104,6 +109,19 @@ impl Verbs {
         };
         self.exposed.insert(slice.key, Exposure { qp, buf, access });
         Ok(slice)
+    }
+
+    pub(super) fn open_region_to_peer(
+        &mut self,
+        qp: QpId,
+        region: &Region,
+    ) -> io::Result<Option<RegionExposure>> {
+        let trusted = |conn: &&mut Conn| conn.phase == Phase::Running && conn.config.trusts_peer;
+        let conn = self.conns.get_mut(qp).filter(trusted);
+        let link = conn.and_then(|conn| conn.link.as_mut());
+        // It is deregistered with this domain, which no other queue pair uses.
+        let domain = link.and_then(|link| link.domain.as_mut());
+        domain.map(|domain| domain.expose(region)).transpose()
     }
 
     fn open_window(
@@ -346,6 +364,8 @@ impl Verbs {
     /// destroyed its peer can access nothing, whatever keys exist.
     fn abort_immediately(&mut self, qp: QpId, reason: CloseReason) {
         self.fail_own(qp, reason);
+        // In the error state alone, a device may still be at work.
+        self.wait_no_longer(qp);
         let mut events = std::mem::take(&mut self.later);
         self.end_all(&mut events);
         events.append(&mut self.later);
@@ -436,9 +456,11 @@ impl Verbs {
         let open = exposed.map(|one| std::mem::replace(&mut one.access, Access::Closed));
         let open: Vec<Access> = open.collect();
         for access in open {
-            // The queue pair is stopped, and destroyed before the buffer returns; the cause
-            // is in the log.
-            let _ = self.close_access(access);
+            // The cause is in the log.
+            if self.close_access(access).is_err() {
+                // Its buffer returns when the queue pair is destroyed, so that is now.
+                self.wait_no_longer(qp);
+            }
         }
     }
 }

@@ -98,15 +98,29 @@ impl Verbs {
     }
 
     /// The caller is going to sleep: arms every queue for its next completion, and takes
-    /// completions that arrived before that.
+    /// completions that arrived before that. While a queue cannot be armed, the caller polls:
+    /// nothing would wake it.
     pub(super) fn arm(&mut self) {
         self.post_listed();
         let mut any = false;
-        let adapters = self.adapters.iter_mut().flatten();
-        for queue in adapters.flat_map(|adapter| &mut adapter.queues) {
-            if !queue.failed && queue.arming.arm() {
-                queue.cq.arm();
+        for adapter in self.adapters.iter_mut().flatten() {
+            for queue in &mut adapter.queues {
+                if queue.failed || !queue.arming.arm() {
+                    continue;
+                }
                 any = true;
+                if let Err(error) = queue.cq.arm() {
+                    queue.arming.used();
+                    self.is_behind = true;
+                    if let Some(left_out) = self.log.ask(self.now) {
+                        let (device, error) = (&adapter.name, explain(&error));
+                        tracing::warn!(
+                            device,
+                            left_out,
+                            "a completion queue cannot be armed, polling it: {error}"
+                        );
+                    }
+                }
             }
         }
         if any {

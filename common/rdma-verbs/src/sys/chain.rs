@@ -126,7 +126,7 @@ pub(crate) struct SendChain {
 }
 
 // SAFETY: the pointers in the requests are used only by `post`, on the thread that then owns
-// the chain. They name the slots, which do not move, windows and regions in `named`, and what
+// the chain. They name the slots, as `post` sets them, windows and regions in `named`, and what
 // the caller of `post` vouches for.
 unsafe impl Send for SendChain {}
 
@@ -256,7 +256,18 @@ impl SendChain {
             return Ok(());
         }
         let mut first = std::ptr::null_mut();
-        for SendSlot { raw, segments, .. } in linked(&mut self.slots, count) {
+        for slot in linked(&mut self.slots, count) {
+            let SendSlot {
+                raw,
+                segments,
+                inline,
+            } = slot;
+            if raw.send_flags & ibv_send_flags::IBV_SEND_INLINE.0 != 0 {
+                // Inline bytes are named by their address in this process. It is taken here,
+                // because it is valid only until the slots are used again.
+                let [first_segment, _] = segments;
+                first_segment.addr = inline.as_ptr().expose_provenance() as u64;
+            }
             (raw.sg_list, raw.next) = (segments.as_mut_ptr(), first);
             first = raw;
         }
@@ -310,7 +321,7 @@ fn place(
         Payload::Inline { bytes, len } => {
             // A copy of fixed size is cheap.
             *inline = *bytes;
-            raw.num_sge = put(segments, [inline_segment(inline, len), None]);
+            raw.num_sge = put(segments, [inline_segment(len), None]);
             ibv_send_flags::IBV_SEND_INLINE.0
         }
         Payload::Memory(parts) => {
@@ -332,10 +343,10 @@ fn remote(addr: u64, key: u32) -> rdma_t {
     }
 }
 
-/// Inline bytes are named by their address in this process, without a key.
-fn inline_segment(bytes: &[u8; INLINE], len: u32) -> Option<Segment> {
-    (len > 0).then(|| Segment {
-        addr: bytes.as_ptr().expose_provenance() as u64,
+/// Inline bytes, whose address `post` adds. They have no key.
+fn inline_segment(len: u32) -> Option<Segment> {
+    (len > 0).then_some(Segment {
+        addr: 0,
         len,
         key: 0,
     })

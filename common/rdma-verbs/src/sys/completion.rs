@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::raw::{ibv_comp_channel, ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags};
-use super::{Context, last_error};
+use super::{Context, check, last_error};
 
 /// A descriptor that signals completions of completion queues.
 #[derive(Debug)]
@@ -148,10 +148,12 @@ impl CompletionQueue {
     }
 
     /// Requests an event for the next completion.
-    pub(crate) fn arm(&self) {
+    ///
+    /// # Errors
+    /// If no event will be raised.
+    pub(crate) fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue exists.
-        let result = unsafe { ibv_req_notify_cq(self.raw(), 0) };
-        debug_assert!(result == 0, "arming a completion queue: {result}");
+        check(unsafe { ibv_req_notify_cq(self.raw(), 0) })
     }
 
     /// Takes completions into `batch`; returns whether there were any. `rxe` says whether they

@@ -176,6 +176,7 @@ fn closed_connection_frees_slot_when_destroyed() {
             reads_out: 1,
             reads_in: 1,
             exposes: 0,
+            trusts_peer: false,
         };
         provider.connect(addr, &sizes, &PrivateData::empty(), start.elapsed())
     };

@@ -68,7 +68,7 @@ impl Bench {
     /// Options of a connection over each path.
     pub(crate) fn paths(&self) -> Result<Vec<ConnectOptions>, Failure> {
         self.subsystem.paths(|options| {
-            options.io_queues = self.queues.nr_io_queues;
+            self.queues.complete(options);
             options.in_capsule = self.in_capsule;
             options.spin = self.spin().unwrap_or(options.spin);
         })

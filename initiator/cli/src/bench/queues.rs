@@ -159,6 +159,7 @@ impl Paths {
         let path = |path: &ConnectOptions| PathConfig {
             addr: path.addr,
             admin: path.admin_config(&identity),
+            trusts_target: path.trusts_target,
         };
         let config = MultipathConfig {
             paths: paths.iter().map(path).collect(),

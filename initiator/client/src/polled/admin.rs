@@ -125,6 +125,8 @@ impl AdminQueue {
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
             owner: QpOwner::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
+            // Its few commands need no option that promises less.
+            trusts_target: false,
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;
         let keep_alive_timeout = config.setup.keep_alive;
@@ -498,6 +500,7 @@ impl AdminQueue {
             Ok(buf) => buf,
             Err(error) => return self.connection.fail_with(error.into()),
         };
+        let name = command.name();
         let call = Call {
             work: command.into(),
             buf,
@@ -506,12 +509,8 @@ impl AdminQueue {
         };
         let limits = IoLimits::default();
         if let Err(refused) = self.connection.submit(call, &limits, now) {
-            let text = format!(
-                "cannot submit a command to the admin queue: {}",
-                refused.why
-            );
-            self.connection
-                .fail_with(MachineError::Internal(text).into());
+            let error = refused.why.of_own_command(name);
+            self.connection.fail_with(error.into());
         }
     }
 

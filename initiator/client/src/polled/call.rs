@@ -9,6 +9,7 @@ use nvmeof_memory::Buf;
 use nvmeof_wire::Status;
 
 use crate::Error;
+use crate::error::MachineError;
 
 /// A call: operation, buffer, and an identifier of the caller.
 #[derive(Debug)]
@@ -110,6 +111,18 @@ pub enum SubmitError {
     /// The provider refused the command.
     #[error("the provider refused the command: {0}")]
     Refused(nvmeof_rdma::PostError),
+}
+
+impl SubmitError {
+    /// The same for the command `name` of a queue itself: its caller is not at fault.
+    pub(super) fn of_own_command(&self, name: &'static str) -> MachineError {
+        let error = match self {
+            Self::Buffer(why) => MachineError::not_exposed(why),
+            _ => None,
+        };
+        let internal = || MachineError::Internal(format!("cannot send {name}: {self}"));
+        error.unwrap_or_else(internal)
+    }
 }
 
 impl Call {

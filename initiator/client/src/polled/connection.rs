@@ -12,6 +12,7 @@ use nvmeof_rdma::{
 
 use super::association::Association;
 use super::call::Done;
+use super::pools::Pools;
 use super::transfer::{InFlightCommand, Transfers};
 use crate::error::{Error, Lost, LostCause, MachineError};
 
@@ -34,6 +35,9 @@ pub struct ConnectionConfig {
     pub connect_timeout: Duration,
     /// Host, subsystem and queue, for the log.
     pub owner: QpOwner,
+    /// Whether the target may access all registered buffers at any time:
+    /// [`ConnectOptions::trusts_target`](crate::ConnectOptions::trusts_target).
+    pub trusts_target: bool,
 }
 
 /// A queue pair to a controller: sends commands, receives responses, exposes memory and
@@ -51,6 +55,8 @@ pub struct ConnectionConfig {
 /// seconds, because a target on the same machine is stopped, or its backing store is stalled
 /// with this memory, the calls end without their buffers.
 pub struct Connection {
+    /// Dropped first, and closes the queue pair: other fields contain memory that a trusted
+    /// target can access until then.
     provider: Box<dyn Provider>,
     qp: QpId,
     addr: Address,
@@ -58,6 +64,7 @@ pub struct Connection {
     state: State,
     queue: Queue<InFlightCommand>,
     transfers: Transfers,
+    pools: Pools,
     /// Buffer for events of the provider, kept between polls.
     events: Vec<Event>,
     command_timeout: Duration,
@@ -89,7 +96,8 @@ const REPLY_STRIDE: usize = 64;
 
 impl Connection {
     /// Starts to connect to `addr`. The regions of payload buffers are registered with the
-    /// provider already, or later with [`register`](Self::register).
+    /// provider already, or later with [`register`](Self::register). A trusted target can access
+    /// only those registered later.
     ///
     /// # Errors
     /// When no attempt to connect is possible: invalid sizes, memory, no such network.
@@ -124,6 +132,7 @@ impl Connection {
             reads_in: limits.max_reads.min(READS_IN),
             // One key for each command.
             exposes: u32::from(size),
+            trusts_peer: config.trusts_target,
         };
         let qp = provider
             .connect(addr, &qp_config, &private_data, now)
@@ -145,6 +154,7 @@ impl Connection {
             },
             queue,
             transfers: Transfers::new(usize::from(size)),
+            pools: Pools::new(config.trusts_target),
             events: Vec::with_capacity(2 * usize::from(size)),
             command_timeout: config.command_timeout,
             association: Association::default(),
@@ -157,10 +167,9 @@ impl Connection {
     /// # Errors
     /// When the region cannot be registered.
     pub fn register(&mut self, region: &Region) -> Result<(), Error> {
-        Ok(self
-            .provider
-            .register(region)
-            .map_err(MachineError::register)?)
+        let is_up = self.is_up();
+        let registered = self.pools.add(region, &mut *self.provider, self.qp, is_up);
+        Ok(registered.map_err(MachineError::register)?)
     }
 
     /// Makes progress: handles events, appends the calls that ended, sends pending commands.
@@ -174,9 +183,9 @@ impl Connection {
         }
         self.events = events;
         self.continue_transfers(now);
-        self.check_time(now, done);
+        let expired = self.check_time(now, done);
         self.submit_now(now);
-        progress
+        progress || expired
     }
 
     /// Sends the commands submitted since the last time.
@@ -334,6 +343,7 @@ impl Connection {
             qp: self.qp,
             queue: &mut self.queue,
             transfers: &mut self.transfers,
+            pools: &self.pools,
             command_timeout: self.command_timeout,
             posted: &mut self.posted,
         }
@@ -389,7 +399,13 @@ impl Connection {
             return;
         }
         match cm::check_accept(private_data) {
-            Ok(()) => self.state = State::Up,
+            Ok(()) => {
+                self.state = State::Up;
+                let opened = self.pools.open(&mut *self.provider, self.qp);
+                if let Err(error) = opened {
+                    self.fail_with(MachineError::register(error).into());
+                }
+            }
             Err(text) => self.fail(LostCause::Protocol(text)),
         }
     }
@@ -468,6 +484,7 @@ impl Connection {
     /// The target cannot access the memory any more: all calls end.
     fn on_closed(&mut self, reason: CloseReason, done: &mut Vec<Done>) {
         self.fail(LostCause::Network(reason));
+        self.transfers.queue_pair_closed();
         self.end_all(done);
     }
 
@@ -481,31 +498,42 @@ impl Connection {
         self.state = State::Closed { why };
     }
 
-    fn check_time(&mut self, now: Duration, done: &mut Vec<Done>) {
-        if let Some(why) = self.association.error() {
+    /// Ends what takes too long. Returns whether anything did.
+    fn check_time(&mut self, now: Duration, done: &mut Vec<Done>) -> bool {
+        let mut changed = false;
+        if let State::Connecting { .. } | State::Up = self.state
+            && let Some(why) = self.association.error()
+        {
             let why = why.clone();
             self.fail_with(why);
+            changed = true;
         }
         match &mut self.state {
             State::Connecting { deadline } if now >= *deadline => {
                 self.fail(LostCause::Timeout {
                     what: "the connection",
                 });
+                true
             }
             State::Up => {
-                if let Some(cid) = self.queue.expired(now)
-                    && let Ok(flight) = self.queue.get_mut(cid)
-                {
-                    let what = self.transfers.name(flight);
-                    self.fail(LostCause::Timeout { what });
-                }
+                let Some(cid) = self.queue.expired(now) else {
+                    return changed;
+                };
+                let Ok(flight) = self.queue.get_mut(cid) else {
+                    return changed;
+                };
+                let what = self.transfers.name(flight);
+                self.fail(LostCause::Timeout { what });
+                true
             }
             State::Closing { give_up_at, .. } => {
-                if now >= *give_up_at.get_or_insert(now.saturating_add(CLOSING)) {
+                let is_late = now >= *give_up_at.get_or_insert(now.saturating_add(CLOSING));
+                if is_late {
                     self.end_all(done);
                 }
+                changed || is_late
             }
-            State::Connecting { .. } | State::Closed { .. } => {}
+            State::Connecting { .. } | State::Closed { .. } => changed,
         }
     }
 }
@@ -523,6 +551,7 @@ pub(super) struct SendContext<'a> {
     pub(super) qp: QpId,
     pub(super) queue: &'a mut Queue<InFlightCommand>,
     pub(super) transfers: &'a mut Transfers,
+    pub(super) pools: &'a Pools,
     pub(super) command_timeout: Duration,
     pub(super) posted: &'a mut bool,
 }

@@ -39,6 +39,10 @@ pub struct IoConfig {
     pub command_timeout: Duration,
     /// Time-out of connecting.
     pub connect_timeout: Duration,
+    /// Whether the target is trusted with all buffers of the regions that are passed to
+    /// [`IoQueue::register`]: see
+    /// [`ConnectOptions::trusts_target`](crate::ConnectOptions::trusts_target).
+    pub trusts_target: bool,
 }
 
 /// An I/O queue: takes calls, and returns them with their buffers.
@@ -103,6 +107,7 @@ impl IoQueue {
                 &config.names.subnqn.to_string(),
                 shape.qid,
             ),
+            trusts_target: config.trusts_target,
         };
         let layout = PoolLayout {
             count: 1,
@@ -467,14 +472,8 @@ impl IoQueue {
             timeout: CallTimeout::After(self.connect_timeout),
         };
         if let Err(refused) = self.connection.submit_own(call, now) {
-            let error = match &refused.why {
-                SubmitError::Buffer(why) => MachineError::not_exposed(why),
-                _ => None,
-            };
-            let internal =
-                || MachineError::Internal(format!("cannot send {name}: {}", refused.why));
-            self.connection
-                .fail_with(error.unwrap_or_else(internal).into());
+            let error = refused.why.of_own_command(name);
+            self.connection.fail_with(error.into());
         }
         self.connection.submit_now(now);
     }

@@ -39,6 +39,7 @@ mod computation;
 mod connection;
 mod io;
 mod paths;
+mod pools;
 mod reauthentication;
 mod transfer;
 

@@ -67,6 +67,9 @@ pub struct PathConfig {
     /// The admin queue; also the names, the time-outs and the number of the I/O queues. The
     /// keep-alive time-out is not zero.
     pub admin: AdminConfig,
+    /// Whether the target is trusted with all registered buffers: see
+    /// [`ConnectOptions::trusts_target`](crate::ConnectOptions::trusts_target).
+    pub trusts_target: bool,
 }
 
 /// The paths of one namespace.

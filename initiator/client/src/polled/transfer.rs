@@ -14,6 +14,7 @@ use slab::Slab;
 
 use super::call::{Call, CallTimeout, Done, SubmitError, Work};
 use super::connection::{Connection, SendContext};
+use super::pools::Pools;
 use crate::Error;
 
 /// A command in flight.
@@ -44,6 +45,10 @@ pub(super) struct Transfers {
     released: usize,
     /// Whether such calls are kept. They end with the status otherwise.
     keeps_refused: bool,
+    /// Whether the queue pair is not closed: a trusted target can access all buffers.
+    is_open: bool,
+    /// Buffers of ended calls, which the target may still access until the queue pair is closed.
+    kept: Vec<Buf>,
 }
 
 /// A call that the controller refused with Authentication Required. Other commands of a split call
@@ -108,6 +113,9 @@ enum Memory {
         /// Whether the controller may invalidate the key.
         may_invalidate: bool,
     },
+    /// In a region that the controller, which is trusted, can access at any time. It accesses
+    /// the buffer until its last command completes, or the queue pair is closed.
+    Open(Buf),
 }
 
 impl Connection {
@@ -309,6 +317,9 @@ impl SendContext<'_> {
         if in_capsule && !self.provider.peer_works_in_place(self.qp, &buf) {
             return Ok(Memory::Home(buf));
         }
+        if self.pools.slice_of(&buf).is_some() {
+            return Ok(Memory::Open(buf));
+        }
         let rights = match direction {
             Direction::ToHost | Direction::Both => Rights::REMOTE_WRITE,
             Direction::ToController | Direction::None => Rights::REMOTE_READ,
@@ -374,7 +385,7 @@ impl SendContext<'_> {
             CallTimeout::Never => None,
         };
         let part = transfer.next_part();
-        let (payload, key) = transfer.payload(part);
+        let (payload, key) = transfer.payload(part, self.pools);
         let flight = InFlightCommand {
             transfer: index,
             key,
@@ -438,6 +449,8 @@ impl Transfers {
             refused: VecDeque::new(),
             released: 0,
             keeps_refused: false,
+            is_open: true,
+            kept: Vec::new(),
         }
     }
 
@@ -575,7 +588,14 @@ impl Transfers {
         })
     }
 
-    /// The connection is closed: takes all memory back and ends all calls.
+    /// The queue pair is closed: a trusted controller accesses nothing any more.
+    pub(super) fn queue_pair_closed(&mut self) {
+        self.is_open = false;
+        self.kept.clear();
+    }
+
+    /// The connection is closed, or takes too long to close: takes back the memory that the
+    /// controller does not access, and ends all calls.
     pub(super) fn end_all(
         &mut self,
         provider: &mut dyn Provider,
@@ -587,9 +607,14 @@ impl Transfers {
         let refused = self.refused.drain(..);
         done.extend(refused.map(|refused| failed(refused.call, why.clone())));
         for mut transfer in self.calls.drain() {
+            let is_accessed = self.is_open && matches!(transfer.memory, Memory::Open(_));
+            let mut buf = transfer.memory.take_back(provider).unwrap_or_default();
+            if is_accessed {
+                self.kept.extend(buf.take());
+            }
             done.push(Done {
                 user: transfer.user,
-                buf: transfer.memory.take_back(provider).unwrap_or_default(),
+                buf,
                 result: Err(why.clone()),
                 work: Some(Box::new(transfer.work)),
             });
@@ -655,7 +680,7 @@ impl Transfer {
     }
 
     /// The payload of a part, and the key that the controller is requested to invalidate.
-    fn payload(&self, (first, count): (u64, u64)) -> (Payload, Option<RemoteKey>) {
+    fn payload(&self, (first, count): (u64, u64), pools: &Pools) -> (Payload, Option<RemoteKey>) {
         let (offset, len, only) = match &self.work {
             Work::Single(command) => (0, command.len(), true),
             Work::Blocks(blocks) => {
@@ -673,13 +698,14 @@ impl Transfer {
                 may_invalidate,
             } => {
                 let invalidate = only && *may_invalidate;
-                let payload = Payload::Keyed {
-                    addr: slice.addr + offset,
-                    len,
-                    key: slice.key.0,
-                    invalidate,
-                };
+                let payload = keyed(*slice, offset, len, invalidate);
                 (payload, invalidate.then_some(slice.key))
+            }
+            // The key stays valid for other commands. A region stays exposed, so there is a slice.
+            Memory::Open(buf) => {
+                let slice = pools.slice_of(buf);
+                let payload = slice.map(|slice| keyed(slice, offset, len, false));
+                (payload.unwrap_or(Payload::None), None)
             }
         }
     }
@@ -728,23 +754,42 @@ impl Transfer {
     }
 }
 
+/// A part of exposed memory.
+#[inline]
+fn keyed(slice: RemoteSlice, offset: u64, len: u32, invalidate: bool) -> Payload {
+    Payload::Keyed {
+        addr: slice.addr + offset,
+        len,
+        key: slice.key.0,
+        invalidate,
+    }
+}
+
 impl Memory {
     /// The buffer, if it is not exposed.
+    #[inline]
     fn take_home(&mut self) -> Option<Buf> {
-        if !matches!(self, Self::Home(_)) {
-            return None;
-        }
-        match std::mem::replace(self, Self::None) {
-            Self::Home(buf) => Some(buf),
-            Self::None | Self::Lent { .. } => None,
+        match self {
+            Self::Home(_) => self.take(),
+            _ => None,
         }
     }
 
-    /// The buffer, with its key invalidated if it is exposed. Does nothing on an error.
+    /// The buffer, with its key invalidated if it has one of its own. Does nothing on an error.
+    #[inline]
     fn take_back(&mut self, provider: &mut dyn Provider) -> Result<Option<Buf>, ExposeError> {
         match self {
             Self::Lent { slice, .. } => provider.withdraw(slice.key).map(Some),
-            Self::None | Self::Home(_) => Ok(self.take_home()),
+            _ => Ok(self.take()),
+        }
+    }
+
+    /// The buffer, if the provider does not have it.
+    #[inline]
+    fn take(&mut self) -> Option<Buf> {
+        match std::mem::replace(self, Self::None) {
+            Self::Home(buf) | Self::Open(buf) => Some(buf),
+            Self::None | Self::Lent { .. } => None,
         }
     }
 }

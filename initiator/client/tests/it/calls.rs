@@ -397,6 +397,7 @@ fn polled_interface_has_all_commands() {
         },
         command_timeout: options.command_timeout,
         connect_timeout: options.connect_timeout,
+        trusts_target: false,
     };
     let now = start.elapsed();
     let mut io = IoQueue::connect(provider(), target.addr, queue.info(), config, now).unwrap();

@@ -17,6 +17,10 @@ use nvmeof_initiator::polled::{AdminQueue, Done, IoConfig, IoQueue};
 use nvmeof_initiator::{
     Address, Blocks, ConnectOptions, Identity, Nqn, Operation, Pages, Pool, PoolLayout, QueueShape,
 };
+use nvmeof_memory::{Buf, Region};
+use nvmeof_rdma::{
+    Event, ExposeError, Provider, QpId, Refused, RegionExposure, RemoteKey, RemoteSlice, Rights,
+};
 use nvmeof_rdma_shm::{Shm, ShmConfig};
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,12 +35,57 @@ struct Scene {
     pool: Pool,
     now: Duration,
     done: Vec<Done>,
+    /// Whether the last poll of the I/O queue made progress.
+    progress: bool,
     /// The folder of their sockets.
     _folder: tempfile::TempDir,
 }
 
+/// A provider that exposes whole regions. It never reports that a queue pair is closed.
+struct Standing {
+    inner: Shm,
+}
+
+impl Provider for Standing {
+    nvmeof_rdma_layers::forward!(inner: limits name register listen unlisten connect set_owner
+        local_addr peer_may_invalidate peer_works_in_place map_remote prepare accept reject
+        post_recv share_receives post_shared_recv post withdraw disconnect abort progress submit
+        wait_fd next_deadline rest);
+
+    fn expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        self.inner.expose(qp, buf, rights)
+    }
+
+    fn expose_region(
+        &mut self,
+        _qp: QpId,
+        region: &Region,
+    ) -> Result<Option<RegionExposure>, std::io::Error> {
+        self.inner.register(region)?;
+        // No target gets that far.
+        let key = RemoteKey(u32::MAX);
+        Ok(Some(RegionExposure { key, addr: 0 }))
+    }
+
+    fn poll(&mut self, now: Duration, events: &mut Vec<Event>) -> bool {
+        let progress = self.inner.poll(now, events);
+        events.retain(|event| !matches!(event, Event::Closed { .. }));
+        progress
+    }
+}
+
 impl Scene {
     fn new() -> Self {
+        Self::with(false, |shm| Box::new(shm))
+    }
+
+    /// The same with an I/O queue over `provider`.
+    fn with(trusts_target: bool, provider: fn(Shm) -> Box<dyn Provider>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let shm = || {
             Shm::new(ShmConfig {
@@ -69,6 +118,7 @@ impl Scene {
             },
             command_timeout: COMMAND_TIMEOUT,
             connect_timeout: Duration::from_secs(10),
+            trusts_target,
         };
         let layout = PoolLayout {
             count: 4,
@@ -77,7 +127,7 @@ impl Scene {
         };
         let pool = Pool::new(layout, Pages::Shareable).unwrap();
         let info = Arc::clone(admin.info().unwrap());
-        let mut io = IoQueue::connect(Box::new(shm()), addr, &info, config, now).unwrap();
+        let mut io = IoQueue::connect(provider(shm()), addr, &info, config, now).unwrap();
         io.register(pool.region()).unwrap();
         let mut scene = Self {
             target,
@@ -86,6 +136,7 @@ impl Scene {
             pool,
             now,
             done,
+            progress: false,
             _folder: folder,
         };
         while !scene.io.is_ready() {
@@ -103,7 +154,7 @@ impl Scene {
         self.now += STEP;
         self.target.poll(self.now);
         self.admin.poll(self.now, &mut self.done);
-        self.io.poll(self.now, &mut self.done);
+        self.progress = self.io.poll(self.now, &mut self.done);
     }
 
     fn read(&mut self, user: u64) {
@@ -167,6 +218,31 @@ fn calls_complete_without_memory_that_the_target_keeps() {
             .flat_map(|buf| buf.iter())
             .all(|byte| *byte == 0)
     );
+}
+
+/// A trusted target may access each buffer as long as the queue pair is not closed, so that a call
+/// that ends before does not return its buffer.
+#[test]
+fn calls_end_without_memory_that_a_trusted_target_can_access() {
+    let mut scene = Scene::with(true, |inner| Box::new(Standing { inner }));
+    scene.target.manners.silent = true;
+    let asked = scene.now;
+    scene.read(0);
+    while !scene.io.is_closed() {
+        scene.poll_once();
+        assert!(
+            scene.now - asked < Duration::from_secs(20),
+            "it waits for ever"
+        );
+        assert_eq!(scene.pool.available(), 3);
+    }
+    assert!(scene.now - asked >= COMMAND_TIMEOUT + Duration::from_secs(10));
+    assert!(scene.progress, "the last poll ended a call");
+    let call = scene.done.pop().unwrap();
+    assert!(call.result.is_err() && call.buf.is_none());
+    assert_eq!(scene.pool.available(), 3, "the queue pair is not closed");
+    drop(scene.io);
+    assert_eq!(scene.pool.available(), 4);
 }
 
 #[test]

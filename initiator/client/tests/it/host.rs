@@ -413,6 +413,7 @@ fn caller_without_a_runtime_blocks() {
         },
         command_timeout: options.command_timeout,
         connect_timeout: options.connect_timeout,
+        trusts_target: false,
     };
     let now = start.elapsed();
     let mut io = IoQueue::connect(provider(), target.addr, admin.info(), config, now).unwrap();

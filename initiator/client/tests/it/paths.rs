@@ -256,6 +256,7 @@ fn config(addrs: &[Address], seed: u64) -> MultipathConfig {
         PathConfig {
             addr: *addr,
             admin: options.admin_config(&host),
+            trusts_target: false,
         }
     };
     MultipathConfig {

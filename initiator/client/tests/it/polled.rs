@@ -118,6 +118,7 @@ impl World {
             },
             command_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(10),
+            trusts_target: false,
         };
         let now = self.net.now();
         let mut io = IoQueue::connect(provider, self.addr, &info, config, now).ok()?;

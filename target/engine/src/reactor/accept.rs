@@ -405,6 +405,7 @@ fn sizes_of(entries: u32, request: &ConnectRequest, max_reads: u32) -> QpConfig 
         // A host has nothing to read from the target; 0 is not allowed.
         reads_in: 1,
         exposes: 0,
+        trusts_peer: false,
     }
 }
 

@@ -25,6 +25,7 @@ const CONFIG: QpConfig = QpConfig {
     reads_out: 2,
     reads_in: 2,
     exposes: 16,
+    trusts_peer: false,
 };
 const BUF: usize = 512;
 /// Contents of memory that a peer may not write to.

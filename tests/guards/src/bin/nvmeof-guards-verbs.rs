@@ -30,6 +30,10 @@ enum Setup {
     Shared,
     /// They have their own, and the target reads the data of writes
     Pulled,
+    /// As own, and the initiator trusts the target
+    Trusted,
+    /// As pulled, and the initiator trusts the target
+    TrustedPulled,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -66,6 +70,8 @@ fn main() -> Result<(), String> {
         Setup::Own => Medium::Other(provider, address.into()),
         Setup::Shared => Medium::Shared(provider, address.into(), SHARED),
         Setup::Pulled => Medium::Pulled(provider, address.into()),
+        Setup::Trusted => Medium::Trusted(provider, address.into(), 4096),
+        Setup::TrustedPulled => Medium::Trusted(provider, address.into(), 0),
     };
     let mut stage = Stage::on(&medium, &Stage::null());
     for _ in 0..arguments.rounds {

@@ -374,6 +374,27 @@ fn owner_of_unarmed_queue_sleeps_through_message() {
     }
 }
 
+/// The device refuses to arm a queue: its owner polls instead of sleeping, and arms it as soon as
+/// that succeeds.
+#[test]
+fn owner_of_queue_that_cannot_be_armed_polls() {
+    let [host, mut target] = Device::two("profile=roce");
+    let mut rig = Rig::new(&mut target);
+    let link = rig.link();
+    rig.assert_alive(link);
+    rig[A].recv(link.a, 1, 64);
+    let refused: Vec<String> = (1..=8)
+        .map(|number| format!("fault=arm:{number}:{}", libc::ENOMEM))
+        .collect();
+    host.set(&refused.join(" "));
+    rig.goes_to_sleep(A);
+    assert_eq!(nvmeof_verbs_standin::planned(&host.name), 0, "attempts");
+    rig[B].send(link.b, 1, 64);
+    rig[B].provider().submit(Duration::ZERO);
+    assert!(rig.wakes(A), "the queue is armed");
+    rig.finish();
+}
+
 /// A key whose invalidation waits behind a message that the peer does not acknowledge: the
 /// buffer returns and the connection ends.
 #[test]

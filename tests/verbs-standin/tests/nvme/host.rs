@@ -8,6 +8,7 @@ use nvmeof_initiator::polled::{AdminConfig, AdminQueue, Done, IoConfig, IoQueue}
 use nvmeof_initiator::{Blocks, Names, Nqn, Operation, QueueShape, SetupConfig};
 use nvmeof_memory::{Pages, Pool, PoolLayout};
 use nvmeof_rdma::Provider;
+use nvmeof_verbs_standin::writer_of;
 
 use crate::STEP;
 use crate::blocks::{BLOCKS, Ledger, fill};
@@ -70,10 +71,12 @@ fn lost(error: &nvmeof_initiator::Error) -> Lost {
 }
 
 impl Host {
-    /// Connects to a target, each queue with a provider of its own.
+    /// Connects to a target, each queue with a provider of its own. If the host `trusts` the
+    /// target, capsules contain no data.
     pub(crate) fn connect(
         provider: fn() -> Box<dyn Provider>,
         served: &mut Served,
+        trusts: bool,
     ) -> Result<Self, Lost> {
         let config = AdminConfig {
             setup: SetupConfig {
@@ -81,7 +84,7 @@ impl Host {
                 queue: shape(0),
                 keep_alive: Duration::ZERO,
                 io_queues: 1,
-                in_capsule: 4096,
+                in_capsule: if trusts { 0 } else { 4096 },
             },
             command_timeout: TIMEOUT,
             connect_timeout: TIMEOUT,
@@ -107,6 +110,7 @@ impl Host {
             queue: shape(1),
             command_timeout: TIMEOUT,
             connect_timeout: TIMEOUT,
+            trusts_target: trusts,
         };
         let queue = IoQueue::connect(provider(), served.address(), &info, config, now);
         let mut queue = queue.map_err(|error| lost(&error))?;
@@ -217,11 +221,42 @@ impl Host {
                         let buf = done.buf.as_ref().expect("a read returns its buffer");
                         ledger.check(block, buf);
                     }
-                    (_, Err(_)) => {}
+                    // Buffers of a trusted target are open until the queue pair is closed.
+                    (_, Err(_)) => {
+                        let buf = done.buf.as_ref();
+                        let writer = buf.and_then(|buf| writer_of(buf.addr(), buf.len()));
+                        assert_eq!(writer, None, "a call ended too early");
+                    }
                 }
             }
         }
         assert!(self.open.is_empty(), "calls hang: {:?}", self.open);
+    }
+
+    /// Makes calls that the target does not respond to, until they end. It may write to their
+    /// buffers until then.
+    pub(crate) fn run_without_response(&mut self, ledger: &mut Ledger) -> Lost {
+        for block in 0..DEPTH as u64 {
+            assert!(self.submit(ledger, block, false), "the queue takes calls");
+        }
+        let queue = self.queue.as_mut().unwrap();
+        for _ in 0..STEPS {
+            self.now += TIMEOUT / 100;
+            queue.poll(self.now, &mut self.done);
+            let buffers = self.done.iter().map(|done| done.buf.as_ref().unwrap());
+            for buf in buffers {
+                assert_eq!(writer_of(buf.addr(), buf.len()), None, "it ended too early");
+            }
+            if self.done.len() == DEPTH {
+                break;
+            }
+        }
+        assert_eq!(self.done.len(), DEPTH, "calls hang");
+        for done in self.done.drain(..) {
+            assert!(done.result.is_err());
+            self.open.remove(&done.user);
+        }
+        lost(queue.error().unwrap())
     }
 
     /// Reads all blocks.

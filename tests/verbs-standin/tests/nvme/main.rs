@@ -24,7 +24,7 @@ use std::time::Duration;
 use nvmeof_guards::{Medium, Served};
 use nvmeof_rdma::Provider;
 use nvmeof_rdma_verbs::VerbsConfig;
-use nvmeof_verbs_standin::{configure, install, planned, violations};
+use nvmeof_verbs_standin::{configure, counters, install, planned, violations};
 
 use blocks::Ledger;
 use host::{Host, Lost};
@@ -45,11 +45,35 @@ enum Receives {
     Shared,
 }
 
+/// The devices of both sides, and how the sides use them.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    settings: &'static str,
+    receives: Receives,
+    /// The host trusts the target with its buffers.
+    trusts: bool,
+}
+
+const fn kind(settings: &'static str) -> Kind {
+    Kind {
+        settings,
+        receives: Receives::Own,
+        trusts: false,
+    }
+}
+
+const fn trusting(settings: &'static str) -> Kind {
+    Kind {
+        trusts: true,
+        ..kind(settings)
+    }
+}
+
 /// A device for each side, and a target.
 struct Stage {
     host: String,
     target: String,
-    profile: &'static str,
+    kind: Kind,
     addrs: [IpAddr; 2],
     served: Served,
 }
@@ -60,7 +84,7 @@ fn provider() -> Box<dyn Provider> {
 }
 
 impl Stage {
-    fn new(profile: &'static str, receives: Receives) -> Self {
+    fn new(kind: Kind) -> Self {
         static NETWORK: AtomicU16 = AtomicU16::new(1);
         install();
         let network = NETWORK.fetch_add(1, Ordering::Relaxed);
@@ -69,10 +93,11 @@ impl Stage {
         let names = ["t", "h"].map(|side| format!("nvme{network}{side}"));
         let [target, host] = names;
         let address = SocketAddr::new(addrs[0], 4420).into();
-        add(&target, profile, addrs[0]);
-        add(&host, profile, addrs[1]);
+        add(&target, kind.settings, addrs[0]);
+        add(&host, kind.settings, addrs[1]);
         configure(&format!("{target} from={host}")).unwrap();
-        let medium = match receives {
+        let medium = match kind.receives {
+            Receives::Own if kind.trusts => Medium::Trusted(provider, address, 0),
             Receives::Own => Medium::Other(provider, address),
             Receives::Shared => Medium::Shared(provider, address, 256),
         };
@@ -80,7 +105,7 @@ impl Stage {
         Self {
             host,
             target,
-            profile,
+            kind,
             addrs,
             served,
         }
@@ -95,7 +120,11 @@ impl Stage {
 
     /// Adds the device of the host again, after its removal.
     fn replace_host(&self) {
-        add(&self.host, self.profile, self.addrs[1]);
+        add(&self.host, self.kind.settings, self.addrs[1]);
+    }
+
+    fn connect(&mut self) -> Result<Host, Lost> {
+        Host::connect(provider, &mut self.served, self.kind.trusts)
     }
 }
 
@@ -114,16 +143,11 @@ enum Effect {
 
 /// Loads a target while the fault happens at its `number`-th place. Returns whether the fault
 /// happened.
-fn load(
-    (profile, receives): (&'static str, Receives),
-    end: End,
-    (fault, number): (&str, u32),
-    effect: Effect,
-) -> bool {
-    println!("{profile}, {receives:?} receives: {fault} {number} at {end:?}");
-    let mut stage = Stage::new(profile, receives);
+fn load(kind: Kind, end: End, (fault, number): (&str, u32), effect: Effect) -> bool {
+    println!("{kind:?}: {fault} {number} at {end:?}");
+    let mut stage = Stage::new(kind);
     let mut ledger = Ledger::default();
-    let mut host = Host::connect(provider, &mut stage.served).expect("nothing fails yet");
+    let mut host = stage.connect().expect("nothing fails yet");
     host.run(&mut stage.served, &mut ledger, host::ROUNDS / 4)
         .expect("nothing fails yet");
     let (place, value) = fault.split_once('=').unwrap_or((fault, ""));
@@ -162,7 +186,7 @@ fn load(
     // The fault may be left, and hit the next connection.
     let mut again = None;
     for _ in 0..4 {
-        match Host::connect(provider, &mut stage.served) {
+        match stage.connect() {
             Ok(host) => {
                 again = Some(host);
                 break;
@@ -174,7 +198,7 @@ fn load(
     if let Err(Lost { reason }) = host.run(&mut stage.served, &mut ledger, host::ROUNDS / 4) {
         println!("lost: {reason}");
         host.finish(&mut stage.served);
-        host = Host::connect(provider, &mut stage.served).expect("there is one fault only");
+        host = stage.connect().expect("there is one fault only");
     }
     host.verify(&mut stage.served, &mut ledger);
     host.finish(&mut stage.served);
@@ -199,11 +223,14 @@ fn check_log(log: &Log, end: End) {
     }
 }
 
-const KINDS: [&str; 4] = [
-    "profile=roce",
-    "profile=roce delay=2 read_delay=3 local_delay=2",
-    "profile=no-windows read_delay=2",
-    "profile=iwarp read_delay=2",
+const KINDS: [Kind; 7] = [
+    kind("profile=roce"),
+    kind("profile=roce delay=2 read_delay=3 local_delay=2"),
+    kind("profile=no-windows read_delay=2"),
+    kind("profile=iwarp read_delay=2"),
+    trusting("profile=roce delay=2 read_delay=3"),
+    trusting("profile=no-windows"),
+    trusting("profile=iwarp read_delay=2"),
 ];
 
 /// At some of the first passages of a place, on both sides. The fault must happen at one of them
@@ -213,7 +240,6 @@ fn each(fault: &str, effect: Effect) {
     for kind in KINDS {
         for end in [End::Host, End::Target] {
             for number in [1, 2, 5, 11] {
-                let kind = (kind, Receives::Own);
                 happened += u32::from(load(kind, end, (fault, number), effect));
             }
         }
@@ -270,7 +296,10 @@ fn shared_receives() {
         ("last-receive", Effect::Any),
     ] {
         let once = [1, 2, 5].into_iter().filter(|number| {
-            let kind = ("profile=roce delay=1", Receives::Shared);
+            let kind = Kind {
+                receives: Receives::Shared,
+                ..kind("profile=roce delay=1")
+            };
             load(kind, End::Target, (fault, *number), effect)
         });
         assert!(once.count() > 0, "{fault} never happens");
@@ -281,6 +310,45 @@ fn shared_receives() {
 fn lost_connection_management() {
     each("connect", Effect::Any);
     each("establish", Effect::Any);
+}
+
+/// A trusted target costs the host no work for keys, and no fault of the target is needed to see
+/// what that means: nothing but the end of the queue pair ends its access.
+#[test]
+fn trusted_target_needs_no_keys_for_commands() {
+    for profile in ["profile=roce", "profile=no-windows", "profile=iwarp"] {
+        let mut stage = Stage::new(trusting(profile));
+        let mut ledger = Ledger::default();
+        let mut host = stage.connect().expect("nothing fails");
+        let before = counters(&stage.host).unwrap();
+        host.run(&mut stage.served, &mut ledger, host::ROUNDS)
+            .expect("nothing fails");
+        host.verify(&mut stage.served, &mut ledger);
+        let counted = counters(&stage.host).unwrap().since(&before);
+        let of_keys = [
+            counted.binds,
+            counted.local_invalidates,
+            counted.registrations,
+            counted.deregistrations,
+        ];
+        assert_eq!(of_keys, [0; 4], "{profile}");
+        host.finish(&mut stage.served);
+        assert_eq!(violations(), [""; 0]);
+    }
+}
+
+/// Buffers of calls that the host gives up return when no device accesses them any more.
+#[test]
+fn calls_without_response_end_with_queue_pair() {
+    for kind in KINDS {
+        let mut stage = Stage::new(kind);
+        let mut ledger = Ledger::default();
+        let mut host = stage.connect().expect("nothing fails");
+        let Lost { reason } = host.run_without_response(&mut ledger);
+        assert!(reason.contains("did not"), "{reason}");
+        host.finish(&mut stage.served);
+        assert_eq!(violations(), [""; 0]);
+    }
 }
 
 /// Time until everything ends, in steps of the caller.

@@ -57,6 +57,7 @@ impl Initiator {
         let config = |path: &Host| PathConfig {
             addr: path.target,
             admin: path.admin_config(),
+            trusts_target: false,
         };
         let config = MultipathConfig {
             paths: paths.iter().map(config).collect(),

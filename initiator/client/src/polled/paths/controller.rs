@@ -419,7 +419,11 @@ impl Controller {
         let Some(info) = self.queue.info().cloned() else {
             return Ok(());
         };
-        let PathConfig { addr, admin } = context.config;
+        let PathConfig {
+            addr,
+            admin,
+            trusts_target,
+        } = context.config;
         let count = admin.setup.io_queues.min(info.io_queues);
         if count == 0 {
             return Err(self.invalid("the controller grants no I/O queue".to_owned()));
@@ -439,6 +443,7 @@ impl Controller {
                 },
                 command_timeout: admin.command_timeout,
                 connect_timeout: admin.connect_timeout,
+                trusts_target: *trusts_target,
             };
             let provider = context.providers.provider(context.path)?;
             let mut queue = IoQueue::connect(provider, *addr, &info, config, now)?;

@@ -361,6 +361,7 @@ impl<P: Provider> Fake<P> {
                     reads_out: 16,
                     reads_in: 0,
                     exposes: 0,
+                    trusts_peer: false,
                 };
                 self.provider.prepare(request.qp, &config).unwrap();
                 for _ in 0..size {

@@ -123,6 +123,7 @@ impl Host {
             reads_out: 1,
             reads_in: self.reads_in,
             exposes: (self.depth / 2).into(),
+            trusts_peer: false,
         };
         let private_data = PrivateData::new(private_data).unwrap();
         let qp = self
