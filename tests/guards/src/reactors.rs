@@ -88,7 +88,12 @@ impl Reactors {
     /// Reactor `number` with these stores, and without a host. Call it on the thread that runs
     /// the reactor.
     #[must_use]
-    pub fn stage(&self, number: usize, medium: &Medium, stores: Vec<Claim>) -> Stage {
+    pub fn stage(&self, number: usize, medium: &Medium, stores: &[Spec]) -> Stage {
+        let claims = stores.iter().map(|store| Claim::take(store, None).unwrap());
+        self.stage_with(number, medium, claims.collect())
+    }
+
+    fn stage_with(&self, number: usize, medium: &Medium, stores: Vec<Claim>) -> Stage {
         let (target, peers) = (self.target.clone(), Arc::clone(&self.peers));
         let mailbox = self.peers.get(number).unwrap().clone();
         Stage::of(medium, reactor_of(medium, stores, target, mailbox, peers))
@@ -116,14 +121,14 @@ impl Reactors {
         let first = thread::spawn(move || {
             let (reactors, turns, claim) = first;
             let medium = Medium::Pipes(Pipes::default());
-            let stage = reactors.stage(0, &medium, vec![claim]);
+            let stage = reactors.stage_with(0, &medium, vec![claim]);
             let stage = stage.and_another();
             sender.send(stage.controller().unwrap()).unwrap();
             run(stage, (&turns, 0), work, between, on_iteration);
         });
         let second = thread::spawn(move || {
             let medium = Medium::Pipes(Pipes::default());
-            let stage = reactors.stage(1, &medium, vec![second]);
+            let stage = reactors.stage_with(1, &medium, vec![second]);
             let info = receiver.recv().unwrap();
             let stage = stage.and_queue(2, &info);
             turns.pass(0, 1);

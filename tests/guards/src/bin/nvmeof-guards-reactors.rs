@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use nvmeof_backend::{Claim, Spec};
+use nvmeof_backend::Spec;
 use nvmeof_guards::{MARKS, Medium, Reactors, Stage};
 use nvmeof_initiator::Operation;
 
@@ -90,10 +90,9 @@ fn main() {
             kind,
             rounds,
         } => {
-            let null = || Claim::take(&Stage::null(), None).unwrap();
-            let stores = std::iter::repeat_with(null).take(count).collect();
+            let stores = vec![Stage::null(); count];
             let medium = Medium::Pipes(nvmeof_guards::Pipes::default());
-            let stage = Reactors::new(1).stage(0, &medium, stores);
+            let stage = Reactors::new(1).stage(0, &medium, &stores);
             run(stage.and_another(), kind, rounds);
         }
         Case::Providers { both, kind, rounds } => {
