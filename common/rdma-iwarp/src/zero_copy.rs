@@ -51,6 +51,8 @@ const MIN_PAYLOAD: usize = 64 * 1024;
 /// header in other memory: with short frames, the packets consist of so many pieces that they
 /// cost more than a copy.
 const MIN_SEGMENT: usize = 8 * 1024;
+/// Minimum average piece of a call, for the same reason: half of its pieces are headers.
+const MIN_PIECE: usize = MIN_SEGMENT / 2;
 /// Maximum calls that are not released: their notifications take kernel memory
 /// (`net.core.optmem_max`).
 const MAX_CALLS: u64 = 128;
@@ -126,7 +128,7 @@ impl Pins {
         bufs: &[IoSlice<'_>],
         payload: usize,
     ) -> io::Result<Accepted> {
-        if payload >= self.min_payload {
+        if self.pays(bufs.len(), payload) {
             if self.calls - self.released >= READ_FROM {
                 self.read_notifications(socket);
             }
@@ -146,6 +148,11 @@ impl Pins {
         }
         let bytes = send(socket, bufs, 0)?;
         Ok(self.accepted(bytes))
+    }
+
+    /// Whether a call with so many pieces saves more by leaving out the copy than that costs.
+    fn pays(&self, pieces: usize, payload: usize) -> bool {
+        payload >= self.min_payload && (self.forced || payload >= pieces * MIN_PIECE)
     }
 
     fn accepted(&self, bytes: usize) -> Accepted {
@@ -321,6 +328,17 @@ mod tests {
         assert!(!ends(16, 32, false));
         assert!(!ends(31, 31, false), "too few to tell");
         assert!(!ends(32, 32, true));
+    }
+
+    #[test]
+    fn short_frames_are_copied() {
+        let mut pins = pins(0, false);
+        pins.min_payload = MIN_PAYLOAD;
+        let pays = |frames: usize, each: usize| pins.pays(2 * frames + 1, frames * each);
+        // Payload in frames of 8,900 bytes, and many small messages at the same time.
+        assert!(pays(15, 8900) && pays(100, 8900));
+        assert!(!pays(7, 8900));
+        assert!(!pays(16, 4096) && !pays(127, 1024));
     }
 
     #[test]

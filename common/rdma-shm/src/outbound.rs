@@ -255,7 +255,8 @@ impl Outbound {
             && self.last_grant.is_none()
     }
 
-    /// Whether nothing is left to put.
+    /// Whether nothing can be put now: Reads may wait for others, and the last grant for a
+    /// message that carries it.
     pub(crate) fn is_idle(&self) -> bool {
         self.next_item() == Next::Nothing
     }

@@ -184,11 +184,11 @@ impl Outbound {
             0 => self.released(u64::MAX),
             call => self.frames.kept_mut().keep(call),
         }
-        let done = self.end_frames(accepted.bytes, keys);
-        if accepted.kept > 0 {
-            self.frames.kept_mut().defer(accepted.bytes as u64, done);
-        } else if let Some(done) = done {
-            self.done = done;
+        if let Some(done) = self.end_frames(accepted.bytes, keys) {
+            match accepted.kept {
+                0 => self.done = done,
+                _ => self.frames.kept_mut().defer(done),
+            }
         }
     }
 
@@ -205,12 +205,6 @@ impl Outbound {
             }
         }
         below
-    }
-
-    /// Number of accepted bytes that do not count as sent yet: the stream has not released
-    /// them, or bytes before them.
-    pub(crate) fn unreleased(&self) -> u64 {
-        self.frames.kept().bytes()
     }
 
     /// Whether the stream refers to memory of sent work.

@@ -68,6 +68,8 @@ pub(crate) struct Queue {
     /// It failed and is not used any more.
     pub(crate) failed: bool,
     pub(crate) arming: Arming,
+    /// The last attempt to arm it failed.
+    pub(crate) arm_fails: bool,
 }
 
 impl Adapter {
@@ -208,6 +210,7 @@ impl Adapter {
             used: 0,
             failed: false,
             arming: Arming::default(),
+            arm_fails: false,
         });
         Ok(index)
     }

@@ -72,9 +72,8 @@ impl Domain {
         };
         #[allow(unsafe_code, reason = "the owner of the memory trusts the peer")]
         // SAFETY: the owner declared that it trusts the peer of the one queue pair in this domain
-        // (`QpConfig::trusts_peer`): it accesses a buffer only between the message that names
-        // the buffer and its response. A peer that breaks this changes bytes of buffers, which
-        // are plain data.
+        // (`QpConfig::trusts_peer`, `Provider::expose_region`): it accesses a buffer only between
+        // the message that names the buffer and its response, when no reference to it exists.
         let registered = unsafe { MemoryRegion::remote(&self.pd, region, piece, Rights::all()) }?;
         let exposure = RegionExposure {
             key: RemoteKey(registered.remote_key()),

@@ -90,7 +90,8 @@ pub struct Completion {
     pub tag: Tag,
     /// Kind of work.
     pub kind: WorkKind,
-    /// The buffer that was posted, view unchanged.
+    /// The buffer that was posted, view unchanged. `None` after work without one, and for a
+    /// buffer that the system never released after the end of the queue pair.
     pub buf: Option<Buf>,
     /// Outcome.
     pub outcome: Outcome,

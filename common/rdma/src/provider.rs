@@ -25,8 +25,7 @@ pub const ACCEPT_PACE: Duration = Duration::from_millis(1);
 pub struct Progress {
     /// Grows at least by the number of bytes that arrived for RDMA Reads.
     pub pulled: u64,
-    /// Bytes sent, of any work: handed to the transport, or, where that refers to the memory,
-    /// acknowledged by the peer.
+    /// Bytes sent, of any work: handed to the transport.
     pub sent: u64,
 }
 
@@ -51,7 +50,8 @@ pub struct Progress {
 /// ```
 ///
 /// # Promises of every provider
-/// * Every accepted work request returns exactly once: sends, writes and reads as
+/// * Every accepted work request returns exactly once, except a message that
+///   [`post_message`](Self::post_message) reports as done: sends, writes and reads as
 ///   [`Event::Completion`] in the order they were posted, receives as [`Event::Received`] in
 ///   the order they were posted. Shared receives return in any order; messages of one queue
 ///   pair stay in order.
@@ -273,8 +273,10 @@ pub trait Provider: Send {
     /// buffer of the region, in use or not. Peers of other queue pairs may not. This is for
     /// devices where exposing each buffer costs time. The queue pair must be established.
     ///
-    /// Only the end of the queue pair ends this access. The owner must not use a buffer that the
-    /// peer may still access, and nothing detects a peer that accesses another one.
+    /// Only the end of the queue pair ends this access. The owner must not reuse a buffer whose
+    /// address it has sent to the peer before the response, or before [`Event::Closed`]. Nothing
+    /// detects a peer that accesses other buffers: the owner accepts that their bytes may change
+    /// at any time.
     ///
     /// Returns `None`, and changes nothing, if the queue pair is not in that state or its peer
     /// is not trusted, and where [`expose`](Self::expose) costs little.

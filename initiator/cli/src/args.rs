@@ -247,7 +247,7 @@ pub(crate) struct Subsystem {
     pub(crate) keys: Keys,
 }
 
-/// I/O queues, with the same option in every command that has them.
+/// I/O queues, with the same options in every command that has them.
 #[derive(Args, Debug)]
 pub(crate) struct IoQueues {
     /// Number of I/O queues; the command fails if the controller grants fewer

@@ -71,7 +71,7 @@ struct State<Q> {
     /// Calls since the last poll, and the bytes that they move.
     fresh: usize,
     fresh_bytes: u64,
-    /// Calls between the two last polls before which there were any.
+    /// Calls of the last batch that was not empty.
     last_fresh: usize,
     /// Iterations of the driver without a call in flight.
     unused: u32,

@@ -45,7 +45,7 @@ pub struct ConnectOptions {
     /// system calls over iWARP devices and devices without memory windows of type 2B. Over
     /// software iWARP and shared memory, it has no effect.
     ///
-    /// What is not promised any more: a faulty or malicious target can read and write every
+    /// Risk: a faulty or malicious target can read and write every
     /// buffer of the host at any time, in use or not, until the connection is closed. If it
     /// writes after its response, it corrupts the data of a later call or of the program, and
     /// nothing detects that. Targets of other connections still access nothing.

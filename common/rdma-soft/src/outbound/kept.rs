@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Arenas that are kept for reuse.
-const SPARE: usize = 8;
+/// Arenas that are kept for reuse: 32 KiB each.
+const SPARE: usize = 2;
 
 /// What the stream refers to, by the number of the call that sent it: see
 /// [`Streams::send_kept`](crate::Streams::send_kept).
@@ -15,21 +15,18 @@ pub(super) struct Kept {
     arena: u64,
     /// What was sent before the release of each of these calls, oldest first.
     sent: VecDeque<Sent>,
-    /// Number of these bytes.
-    bytes: u64,
     /// Arenas that are not filled any more, oldest first.
     arenas: VecDeque<(u64, Vec<u8>)>,
     /// Released arenas.
     spare: Vec<Vec<u8>>,
 }
 
-/// Bytes that count as sent when the stream has released a call.
+/// Work that counts as sent when the stream has released a call.
 #[derive(Debug)]
 struct Sent {
     call: u64,
-    bytes: u64,
-    /// The number below which all work is sent, if work ended.
-    done: Option<u64>,
+    /// The number below which all work is sent.
+    done: u64,
 }
 
 impl Kept {
@@ -54,26 +51,13 @@ impl Kept {
         self.arena != 0
     }
 
-    /// `bytes` were sent, and all work below `done`. That counts from the release of the
-    /// newest call.
-    pub(super) fn defer(&mut self, bytes: u64, done: Option<u64>) {
-        self.bytes += bytes;
+    /// All work below `done` was sent. That counts from the release of the newest call.
+    pub(super) fn defer(&mut self, done: u64) {
+        let call = self.newest;
         match self.sent.back_mut() {
-            Some(last) if last.call == self.newest => {
-                last.bytes += bytes;
-                last.done = done.or(last.done);
-            }
-            _ => self.sent.push_back(Sent {
-                call: self.newest,
-                bytes,
-                done,
-            }),
+            Some(last) if last.call == call => last.done = done,
+            _ => self.sent.push_back(Sent { call, done }),
         }
-    }
-
-    /// Number of bytes that do not count as sent yet.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Makes `arena` `len` bytes long. Its bytes stay where the stream refers to them.
@@ -113,8 +97,7 @@ impl Kept {
         }
         let mut done = None;
         while let Some(sent) = self.sent.pop_front_if(|sent| sent.call <= call) {
-            self.bytes -= sent.bytes;
-            done = sent.done.or(done);
+            done = Some(sent.done);
         }
         done
     }
@@ -123,7 +106,6 @@ impl Kept {
     /// as sent.
     pub(super) fn forget_sent(&mut self) {
         self.sent.clear();
-        self.bytes = 0;
     }
 
     /// The stream refers to `arena` and to the arenas before it for ever: they are never
@@ -179,16 +161,16 @@ mod tests {
     fn sent_work_counts_from_release() {
         let mut kept = Kept::default();
         kept.keep(1);
-        kept.defer(10, None);
-        kept.defer(5, Some(1));
+        kept.defer(1);
+        kept.defer(2);
         kept.keep(2);
-        kept.defer(7, Some(3));
+        kept.defer(4);
         kept.keep(3);
-        kept.defer(1, None);
-        assert_eq!(kept.bytes(), 23);
-        assert_eq!((kept.release(0), kept.bytes()), (None, 23));
-        assert_eq!((kept.release(1), kept.bytes()), (Some(1), 8));
-        assert_eq!((kept.release(3), kept.bytes()), (Some(3), 0));
+        assert_eq!(kept.release(0), None);
+        assert_eq!(kept.release(1), Some(2));
+        assert_eq!(kept.release(2), Some(4));
+        assert!(!kept.is_empty());
+        assert_eq!(kept.release(3), None);
         assert!(kept.is_empty());
     }
 }

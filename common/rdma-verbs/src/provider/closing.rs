@@ -444,7 +444,8 @@ impl Verbs {
 impl Conn {
     /// Whether destroying the queue pair would block for the peer's response and may be left
     /// to another thread. Not if the queue pair could not be `stopped`: its buffers return to
-    /// their owner now, so the destruction has to be waited for. A device that is gone
+    /// their owner now, so the destruction has to be waited for. A held queue pair is still
+    /// connecting, and has exposed nothing to a peer. A device that is gone
     /// (`EIO`) accesses no buffers.
     fn hold(&self, stopped: &io::Result<()>) -> bool {
         if !self.is_held() {

@@ -118,10 +118,25 @@ impl Verbs {
     ) -> io::Result<Option<RegionExposure>> {
         let trusted = |conn: &&mut Conn| conn.phase == Phase::Running && conn.config.trusts_peer;
         let conn = self.conns.get_mut(qp).filter(trusted);
-        let link = conn.and_then(|conn| conn.link.as_mut());
+        let Some(link) = conn.and_then(|conn| conn.link.as_mut()) else {
+            return Ok(None);
+        };
         // It is deregistered with this domain, which no other queue pair uses.
-        let domain = link.and_then(|link| link.domain.as_mut());
-        domain.map(|domain| domain.expose(region)).transpose()
+        let Some(domain) = &mut link.domain else {
+            return Ok(None);
+        };
+        let adapter = link.room.adapter;
+        let exposed = domain.expose(region).map_err(|source| {
+            match self
+                .adapters
+                .get(adapter.0 as usize)
+                .and_then(Option::as_ref)
+            {
+                Some(adapter) => io::Error::other(adapter.not_registered(source)),
+                None => source,
+            }
+        });
+        exposed.map(Some)
     }
 
     fn open_window(

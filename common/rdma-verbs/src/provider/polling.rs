@@ -109,17 +109,24 @@ impl Verbs {
                     continue;
                 }
                 any = true;
-                if let Err(error) = queue.cq.arm() {
-                    queue.arming.used();
-                    self.is_behind = true;
-                    if let Some(left_out) = self.log.ask(self.now) {
-                        let (device, error) = (&adapter.name, explain(&error));
-                        tracing::warn!(
-                            device,
-                            left_out,
-                            "a completion queue cannot be armed, polling it: {error}"
-                        );
+                let (device, armed) = (&adapter.name, queue.cq.arm());
+                let was_refused = std::mem::replace(&mut queue.arm_fails, armed.is_err());
+                match armed {
+                    Err(error) => {
+                        queue.arming.used();
+                        self.is_behind = true;
+                        if !was_refused {
+                            let error = explain(&error);
+                            tracing::warn!(
+                                device,
+                                "a completion queue cannot be armed, polling it: {error}"
+                            );
+                        }
                     }
+                    Ok(()) if was_refused => {
+                        tracing::warn!(device, "the completion queue can be armed again");
+                    }
+                    Ok(()) => {}
                 }
             }
         }

@@ -117,8 +117,9 @@ impl MemoryRegion {
     /// Registers a piece of memory that a peer may reach with `rights`.
     ///
     /// # Safety
-    /// Until it is closed no reference exists to that piece, and nothing else writes it, as
-    /// far as `rights` let the peer read or write it.
+    /// Until it is closed, as far as `rights` let the peer read or write the piece, no reference
+    /// exists to it and nothing else writes it, except for bytes that the peer is trusted not to
+    /// access meanwhile.
     pub(crate) unsafe fn remote(
         pd: &Arc<ProtectionDomain>,
         region: &Region,

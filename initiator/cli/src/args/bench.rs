@@ -53,7 +53,9 @@ pub(crate) struct Bench {
     /// Reads and writes to start in each second on all queues together; default: no
     /// limit
     ///
-    /// They start at the beginning of each millisecond, as many as --iodepth allows.
+    /// They start at the beginning of each millisecond, as many as --iodepth allows, and late
+    /// ones as soon as possible. Latencies are counted from the actual start. Not with
+    /// --interface async.
     #[arg(long, value_name = "N", value_parser = number::<u32>(1..=1_000_000_000))]
     pub(crate) rate: Option<u32>,
     /// Interface of the initiator

@@ -220,7 +220,8 @@ impl Job {
             if progress || !done.is_empty() {
                 self.reap(now, &mut done, &mut tally, shared)?;
             }
-            self.pause(polling.after_iteration(progress, now), &mut polling);
+            let next = polling.after_iteration(progress, now);
+            self.pause(next, &mut polling, begin);
         }
         tally.time = now - begin;
         self.queues.close(self.start);
@@ -235,20 +236,25 @@ impl Job {
     }
 
     /// Between two polls: another process may need the CPU.
-    fn pause(&mut self, next: NextStep, polling: &mut Polling) {
+    fn pause(&mut self, next: NextStep, polling: &mut Polling, begin: Duration) {
         match next {
             NextStep::Continue => std::hint::spin_loop(),
             NextStep::Yield => polling.yield_cpu(|| self.start.elapsed()),
-            NextStep::Sleep => self.nap(polling),
+            NextStep::Sleep => self.nap(polling, begin),
         }
     }
 
-    fn nap(&mut self, polling: &mut Polling) {
+    fn nap(&mut self, polling: &mut Polling, begin: Duration) {
         self.queues.rest();
         let now = self.start.elapsed();
-        let nap = nap(self.queues.next_deadline(now), now);
+        let paced = self
+            .pace
+            .wait(now.saturating_sub(begin))
+            .map(|wait| now + wait);
+        let deadlines = self.queues.next_deadline(now).into_iter().chain(paced);
+        let nap = nap(deadlines.min(), now);
         let Some((fds, nap)) = self.queues.wait_fds().zip(nap) else {
-            return self.pause(polling.without_sleep(now), polling);
+            return self.pause(polling.without_sleep(now), polling, begin);
         };
         // EINTR only shortens the sleep.
         let fds = fds.into_iter();

@@ -33,6 +33,13 @@ impl Pace {
         self.started < due
     }
 
+    /// For how long no operation may start after this time, at most: until the next
+    /// millisecond. `None` without a rate.
+    pub(super) fn wait(&self, passed: Duration) -> Option<Duration> {
+        let into = u64::from(passed.subsec_nanos() % 1_000_000);
+        self.rate.map(|_| Duration::from_nanos(1_000_000 - into))
+    }
+
     pub(super) fn started(&mut self) {
         self.started += 1;
     }
@@ -56,6 +63,14 @@ mod tests {
         assert_eq!([0, 999, 1000, 1001].map(&mut start_at), [2, 0, 3, 0]);
         assert_eq!(start_at(9000), 20, "late ones");
         assert!(Pace::new(None, 0, 1).allows(Duration::ZERO));
+    }
+
+    #[test]
+    fn next_operation_may_start_in_the_next_millisecond() {
+        let wait = |micros| Pace::new(Some(7), 0, 1).wait(Duration::from_micros(micros));
+        assert_eq!(wait(0), Some(Duration::from_millis(1)));
+        assert_eq!(wait(5_400), Some(Duration::from_micros(600)));
+        assert_eq!(Pace::new(None, 0, 1).wait(Duration::ZERO), None);
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl AdminQueue {
             command_timeout: config.command_timeout,
             connect_timeout: config.connect_timeout,
             owner: QpOwner::of_host(&names.hostnqn.to_string(), &names.subnqn.to_string(), 0),
-            // Its few commands need no option that promises less.
+            // Admin commands are rare: exposing each buffer costs little.
             trusts_target: false,
         };
         let connection = Connection::open(provider, addr, &connection_config, now)?;

@@ -165,10 +165,18 @@ impl Connection {
     /// Registers the buffers of `region` for calls.
     ///
     /// # Errors
-    /// When the region cannot be registered.
+    /// When the region cannot be registered. If the target is trusted and the connection is not
+    /// established yet, the connection fails later instead.
     pub fn register(&mut self, region: &Region) -> Result<(), Error> {
         let is_up = self.is_up();
         let registered = self.pools.add(region, &mut *self.provider, self.qp, is_up);
+        Ok(registered.map_err(MachineError::register)?)
+    }
+
+    /// Registers buffers for messages of this queue, which a trusted target accesses only during
+    /// a command.
+    pub(super) fn register_own(&mut self, region: &Region) -> Result<(), Error> {
+        let registered = self.provider.register(region);
         Ok(registered.map_err(MachineError::register)?)
     }
 

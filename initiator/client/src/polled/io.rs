@@ -143,7 +143,8 @@ impl IoQueue {
     /// Registers the buffers of `region` for calls.
     ///
     /// # Errors
-    /// When the region cannot be registered.
+    /// When the region cannot be registered. If the target is trusted and the queue is not
+    /// connected yet, the queue fails later instead.
     pub fn register(&mut self, region: &Region) -> Result<(), Error> {
         self.connection.register(region)
     }

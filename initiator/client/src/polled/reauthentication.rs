@@ -295,7 +295,7 @@ impl Reauthentication {
                 lead: 0,
             };
             let pool = Pool::new(layout, Pages::Normal).map_err(MachineError::pool)?;
-            connection.register(pool.region())?;
+            connection.register_own(pool.region())?;
             self.message = Some(pool);
         }
         let missing = || MachineError::Internal("a queue without a buffer".to_owned());
