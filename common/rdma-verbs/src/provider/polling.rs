@@ -111,22 +111,17 @@ impl Verbs {
                 any = true;
                 let (device, armed) = (&adapter.name, queue.cq.arm());
                 let was_refused = std::mem::replace(&mut queue.arm_fails, armed.is_err());
-                match armed {
-                    Err(error) => {
-                        queue.arming.used();
-                        self.is_behind = true;
-                        if !was_refused {
-                            let error = explain(&error);
-                            tracing::warn!(
-                                device,
-                                "a completion queue cannot be armed, polling it: {error}"
-                            );
-                        }
+                if let Err(error) = &armed {
+                    queue.arming.used();
+                    self.is_behind = true;
+                    if !was_refused && let Some(left_out) = self.log.ask(self.now) {
+                        let error = explain(error);
+                        tracing::warn!(
+                            device,
+                            left_out,
+                            "a completion queue cannot be armed, polling it: {error}"
+                        );
                     }
-                    Ok(()) if was_refused => {
-                        tracing::warn!(device, "the completion queue can be armed again");
-                    }
-                    Ok(()) => {}
                 }
             }
         }
