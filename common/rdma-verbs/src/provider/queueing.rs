@@ -93,8 +93,7 @@ impl Verbs {
         check_entries(conn, 1)?;
         let link = conn.link.as_ref().ok_or(PostError::Closed)?;
         let (kind, body) = (WorkKind::Send, None);
-        // As in `chain_work`.
-        if head.len() > link.inline || (link.iwarp && invalidate.is_some()) {
+        if !sends_inline(link, head.len(), invalidate) {
             let (head, solicited) = (*head, false);
             let work = Work::Send {
                 head,
@@ -399,6 +398,13 @@ fn post_sends(conn: &mut Conn) -> io::Result<()> {
     }
 }
 
+/// Whether a Send of `len` bytes has them in its work request. Linux siw supports no inline data
+/// in a Send with Invalidate.
+#[inline]
+fn sends_inline(link: &Link, len: usize, invalidate: Option<RemoteKey>) -> bool {
+    len <= link.inline && !(link.iwarp && invalidate.is_some())
+}
+
 /// Records the caller's work, whose local view is `segment`, and chains it.
 fn chain_work(
     adapters: &[Option<Adapter>],
@@ -421,9 +427,7 @@ fn chain_work(
                 solicited,
             };
             let total = head.len() + body.as_ref().map_or(0, |body| body.len());
-            // Linux siw supports no inline data in a Send with Invalidate.
-            let fits = |link: &Link| total <= link.inline && !(link.iwarp && invalidate.is_some());
-            if link.is_some_and(fits) {
+            if link.is_some_and(|link| sends_inline(link, total, invalidate)) {
                 let bytes = body.as_ref().map(|body| joined(&head, body));
                 let bytes = bytes.as_ref().unwrap_or(head.array());
                 let len = u32::try_from(total).unwrap_or(0);
