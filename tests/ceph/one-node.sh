@@ -316,7 +316,7 @@ mon_cluster_log_to_file = false
 mon_health_to_clog = false
 mon_warn_on_pool_no_redundancy = false
 # The monitor ends itself when the file system is nearly full.
-mon_data_avail_crit = 1
+mon_data_avail_crit = 0
 mon_data_avail_warn = 2
 # Changes of a map are published without waiting for more of them.
 paxos_propose_interval = 0.05

@@ -9,6 +9,7 @@ mod bench;
 mod ceph;
 mod deb;
 mod demo;
+mod disk;
 mod fio_engine;
 mod fuzz;
 mod lab;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::background;
 use crate::ceph;
 use crate::demo;
+use crate::disk;
 use crate::fio_engine;
 use crate::fuzz;
 use crate::lab;
@@ -339,6 +340,9 @@ fn in_foreground<'a>(
         let place = (number + 1, steps.len());
         let expected = times.expected(&known_as(step, extent));
         println!("{}", progress(place, started.elapsed(), expected));
+        if let Some(warning) = disk::warning() {
+            println!("{warning}");
+        }
         let started = Instant::now();
         let outcome = (step.run)(extent);
         ends.push((step, StepResult::of(step, outcome, started.elapsed())?));
@@ -388,7 +392,10 @@ fn progress(
 
 /// A failure without commands to repeat it is repeated with its whole step.
 fn repeatable(failure: Failure, step: &Step) -> Failure {
-    let text = format!("{}: {}", step.name, failure.text());
+    let mut text = format!("{}: {}", step.name, failure.text());
+    if let Some(warning) = disk::warning() {
+        text = format!("{text}\n{warning}");
+    }
     match failure {
         Failure::Interrupted => failure,
         Failure::Commands { repeat, .. } => Failure::Commands { text, repeat },
