@@ -142,10 +142,8 @@ mod tests {
 
     #[test]
     fn number_of_more_than_64_bits_is_out_of_range() {
-        let (number, size) = (
-            super::number::<u64>(0..=u64::MAX),
-            size::<u64>(0..=u64::MAX),
-        );
+        let all = 0..=u64::MAX;
+        let (number, size) = (number::<u64>(all.clone()), size::<u64>(all));
         for bad in ["18446744073709551616", "0x10000000000000000"] {
             assert!(
                 number(bad).unwrap_err().starts_with("out of range"),
