@@ -544,6 +544,11 @@ impl Streams for SocketStreams {
         pins.map_or(u64::MAX, Pins::released)
     }
 
+    fn reap_released(&mut self, id: StreamId) -> u64 {
+        self.read_notifications(id);
+        self.released(id)
+    }
+
     fn reset(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(id.0)
             && let Some(pins) = &mut stream.pins

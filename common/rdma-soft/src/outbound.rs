@@ -28,6 +28,8 @@ pub(crate) struct Outbound {
     base: u64,
     /// The number below which all work but Reads is done.
     done: u64,
+    /// After a reset of the stream: the number below which it refers to no memory of work.
+    freed: Option<u64>,
     /// Posted work that is not framed yet.
     waiting: VecDeque<(Tag, Work)>,
     /// The unframed rest of the newest work in `queue`.
@@ -79,6 +81,7 @@ impl Outbound {
             queue: VecDeque::new(),
             base: 0,
             done: 0,
+            freed: None,
             waiting: VecDeque::new(),
             partial: None,
             reads: VecDeque::new(),
@@ -215,23 +218,29 @@ impl Outbound {
 
     /// The stream has released all calls up to `call`.
     pub(crate) fn released(&mut self, call: u64) {
-        if let Some(done) = self.frames.kept_mut().release(call) {
-            self.done = done;
+        if let Some(below) = self.frames.kept_mut().release(call) {
+            *self.freed.as_mut().unwrap_or(&mut self.done) = below;
         }
     }
 
-    /// The stream is reset: work whose memory it still refers to was perhaps not transmitted.
+    /// The stream is reset: work whose memory it still refers to was perhaps not transmitted,
+    /// and does not count as done when that memory is released.
     pub(crate) fn reset(&mut self) {
-        self.frames.kept_mut().forget_sent();
+        self.freed.get_or_insert(self.done);
     }
 
     /// The stream refers to sent memory for ever. That memory is never used again: its work
     /// returns without its buffers. Returns the number of these buffers.
     pub(crate) fn abandon(&mut self) -> usize {
+        let freed = self.freed.unwrap_or(self.done);
+        let sent = self.frames.sent_below().unwrap_or(self.next_number());
         self.frames.abandon();
-        let sent = |entry: &&mut Entry| entry.kind != WorkKind::Read;
-        let bufs = self.queue.iter_mut().filter(sent);
-        bufs.filter_map(|entry| entry.buf.take())
+        let bufs = (self.base..)
+            .zip(&mut self.queue)
+            .filter(|(number, entry)| {
+                (freed..sent).contains(number) && entry.kind != WorkKind::Read
+            });
+        bufs.filter_map(|(_, entry)| entry.buf.take())
             .map(std::mem::forget)
             .count()
     }

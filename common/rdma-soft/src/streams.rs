@@ -125,6 +125,11 @@ pub trait Streams: Send {
         u64::MAX
     }
 
+    /// The same, including releases that no `poll` has read yet.
+    fn reap_released(&mut self, stream: StreamId) -> u64 {
+        self.released(stream)
+    }
+
     /// Ends the stream immediately for the peer, and drops everything that was not
     /// transmitted yet. It stays open on this side, to report which memory is
     /// [`released`](Self::released).

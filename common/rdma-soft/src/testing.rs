@@ -29,6 +29,8 @@ pub(crate) struct Net {
     /// Calls that keep memory: their number, and how many of them are released. `None` while
     /// streams keep none.
     kept: Option<(u64, u64)>,
+    /// Number of calls whose release has arrived, but is not read.
+    arrived: u64,
     /// Whether a stream was reset.
     reset: bool,
 }
@@ -74,6 +76,18 @@ impl Pipes {
         let mut net = self.net.lock().unwrap();
         let (calls, _) = net.kept.unwrap_or_default();
         net.kept = Some((calls, released));
+    }
+
+    /// As many calls are released, but no poll has read that yet.
+    pub(crate) fn release_unread(&self, calls: u64) {
+        self.net.lock().unwrap().arrived = calls;
+    }
+
+    /// Leaves room for as many more bytes in the fullest pipe.
+    pub(crate) fn leave_room(&self, bytes: usize) {
+        let mut net = self.net.lock().unwrap();
+        let lens = net.pipes.iter().flat_map(|pipe| &pipe.bytes);
+        net.room = lens.map(VecDeque::len).max().unwrap_or_default() + bytes;
     }
 
     /// Number of calls that kept memory.
@@ -220,6 +234,16 @@ impl Streams for Pipes {
     fn released(&self, _stream: StreamId) -> u64 {
         let kept = self.net.lock().unwrap().kept;
         kept.map_or(u64::MAX, |(_, released)| released)
+    }
+
+    fn reap_released(&mut self, stream: StreamId) -> u64 {
+        let mut net = self.net.lock().unwrap();
+        let arrived = net.arrived;
+        if let Some((_, released)) = &mut net.kept {
+            *released = arrived.max(*released);
+        }
+        drop(net);
+        self.released(stream)
     }
 
     fn reset(&mut self, _stream: StreamId) {

@@ -80,17 +80,21 @@ pub(crate) fn run(args: &args::Bench) -> Result<(), Failure> {
     let (tally, signal) = match args.interface {
         Interface::Polled if args.subsystem.target.paths() > 1 => polled_paths(args)?,
         Interface::Polled => polled(args)?,
-        Interface::Async if args.rate.is_some() => {
-            let failure = Failure::new("--rate requires the polled interface");
-            return Err(failure.with_remedy("omit --interface async"));
-        }
-        Interface::Async => awaited::run(args)?,
+        Interface::Async => match args.rate {
+            Some(rate) => return Err(rate_of_async(rate)),
+            None => awaited::run(args)?,
+        },
     };
     report::print(args, &tally, signal)?;
     match signal {
         Some(signal) => Err(interrupted(signal, tally.time)),
         None => Ok(()),
     }
+}
+
+fn rate_of_async(rate: u32) -> Failure {
+    Failure::usage(format!("--rate {rate}: requires the polled interface"))
+        .with_remedy("omit --interface async")
 }
 
 /// The failure of an interrupted benchmark, whose results so far are printed before it.

@@ -42,7 +42,7 @@ pub use losses::{Losses, Lost, StorageId, counted, flush_begins, stamp};
 pub use numbers::Numbers;
 pub use rbd::{ImageRecords, RbdClients, RecordsError, SharedRecord, release_images};
 pub use rbd_refusal::RbdRefusal;
-pub use request::{Done, Op, RefusalReason, Refused, Request, Submitted};
+pub use request::{Done, Op, RefusalReason, Request, Submitted};
 pub use resize::ResizeError;
 pub use uring_stores::{UringStores, UringStoresError};
 // Of the interface above.

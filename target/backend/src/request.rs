@@ -1,7 +1,5 @@
 //! Requests to a backing store, and their completions.
 
-use std::fmt;
-
 use nvmeof_memory::Buf;
 
 use crate::IoError;
@@ -85,15 +83,6 @@ pub enum Submitted {
     Pending,
 }
 
-/// A request was not accepted: the reason, and the request.
-#[derive(Debug)]
-pub struct Refused<T> {
-    /// Why.
-    pub why: RefusalReason,
-    /// The request, returned to the caller.
-    pub back: T,
-}
-
 /// Why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusalReason {
@@ -105,14 +94,6 @@ pub enum RefusalReason {
     #[error("the backing store is not open")]
     NotOpen,
 }
-
-impl<T: fmt::Debug> fmt::Display for Refused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.why.fmt(f)
-    }
-}
-
-impl<T: fmt::Debug> std::error::Error for Refused<T> {}
 
 impl Op {
     /// Name of the operation, for messages.

@@ -13,8 +13,7 @@ use crate::backing_stores::{BackingStores, BackingStoresError};
 use crate::error::CloseError;
 use crate::numbers::{index_bits, index_of};
 use crate::{
-    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Refused, Request,
-    Submitted, probe,
+    Backend, Claim, Done, Geometry, Io, Losses, OpenError, RefusalReason, Request, Submitted, probe,
 };
 
 /// The backing stores of one reactor, by their [numbers](crate::Numbers). Belongs to the
@@ -228,27 +227,6 @@ impl UringStores {
     #[must_use]
     pub fn geometry(&self, number: u32) -> Option<&Geometry> {
         self.get(number).map(|open| open.backend.geometry())
-    }
-
-    /// Submits a request. An invalid one completes with an error. Returns the completion if
-    /// the request completed immediately; [`poll`](Self::poll) does not return it again.
-    ///
-    /// # Errors
-    /// [`Refused`] with the request, when the ring is full or the store is not open.
-    pub fn submit(
-        &mut self,
-        number: u32,
-        mut request: Request,
-    ) -> Result<Option<Done>, Refused<Request>> {
-        match BackingStores::submit(self, number, &mut request) {
-            Ok(Submitted::Done(result)) => {
-                let Request { tag, op } = request;
-                let buf = op.into_buf();
-                Ok(Some(Done { tag, buf, result }))
-            }
-            Ok(Submitted::Pending) => Ok(None),
-            Err(why) => Err(Refused { why, back: request }),
-        }
     }
 
     #[inline]

@@ -40,7 +40,7 @@ fn submitted(bench: &Bench) -> Vec<String> {
 /// Submits `op`, returns its entries in the submission queue, and waits for its completion.
 fn watch(bench: &mut Bench, op: Op) -> Vec<String> {
     let tag = 1000;
-    let taken = bench.stores.submit(bench.store, Request { tag, op });
+    let taken = bench.try_submit(&mut Request { tag, op });
     let mut done = Vec::from_iter(taken.unwrap());
     let seen = submitted(bench);
     while done.is_empty() {

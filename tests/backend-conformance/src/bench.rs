@@ -2,7 +2,9 @@
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmeof_backend::{Claim, Done, IoError, Op, RefusalReason, Request, UringStores};
+use nvmeof_backend::{
+    BackingStores as _, Claim, Done, IoError, Op, RefusalReason, Request, Submitted, UringStores,
+};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
@@ -92,21 +94,33 @@ impl Bench {
         buf
     }
 
+    /// Submits `request`. Returns its completion if it completed immediately.
+    ///
+    /// # Errors
+    /// Those of [`BackingStores::submit`](nvmeof_backend::BackingStores::submit).
+    pub fn try_submit(&mut self, request: &mut Request) -> Result<Option<Done>, RefusalReason> {
+        match self.stores.submit(self.store, request)? {
+            Submitted::Done(result) => {
+                let (tag, op) = (request.tag, std::mem::replace(&mut request.op, Op::Flush));
+                let buf = op.into_buf();
+                Ok(Some(Done { tag, buf, result }))
+            }
+            Submitted::Pending => Ok(None),
+        }
+    }
+
     /// Submits `op` and returns its tag. Polls while the ring is full.
     pub fn submit(&mut self, op: Op, done: &mut Vec<Done>) -> u64 {
         let tag = self.next_tag;
         self.next_tag += 1;
         let mut request = Request { tag, op };
         loop {
-            match self.stores.submit(self.store, request) {
+            match self.try_submit(&mut request) {
                 Ok(at_once) => {
                     done.extend(at_once);
                     return tag;
                 }
-                Err(refused) => {
-                    assert_eq!(refused.why, RefusalReason::Full);
-                    request = refused.back;
-                }
+                Err(why) => assert_eq!(why, RefusalReason::Full),
             }
             self.poll_once(done);
         }

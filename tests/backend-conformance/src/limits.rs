@@ -70,7 +70,7 @@ pub(crate) fn empty_ranges_complete(bench: &mut Bench) {
 pub(crate) fn store_is_closed_only_when_idle(bench: &mut Bench) {
     let (buf, offset, tag) = (bench.buf(bench.block, 0), 0, 1);
     let op = Op::Read { offset, buf };
-    let taken = bench.stores.submit(bench.store, Request { tag, op });
+    let taken = bench.try_submit(&mut Request { tag, op });
     let mut done = Vec::from_iter(taken.unwrap());
     while done.is_empty() {
         match bench.stores.close(bench.store) {
@@ -83,8 +83,8 @@ pub(crate) fn store_is_closed_only_when_idle(bench: &mut Bench) {
     let closed = bench.stores.close(bench.store);
     assert!(matches!(closed, Err(CloseError::NotOpen)));
     let op = Op::Flush;
-    let refused = bench.stores.submit(bench.store, Request { tag, op });
-    assert_eq!(refused.unwrap_err().why, RefusalReason::NotOpen);
+    let refused = bench.try_submit(&mut Request { tag, op });
+    assert_eq!(refused.unwrap_err(), RefusalReason::NotOpen);
     assert!(bench.stores.geometry(bench.store).is_none());
 }
 

@@ -11,11 +11,12 @@ fn flood(bench: &mut Bench, done: &mut Vec<Done>) -> u64 {
         let (buf, fua) = (bench.buf(bench.block, byte), tag % 3 == 0);
         let offset = tag * bench.block as u64;
         let op = Op::Write { offset, buf, fua };
-        match bench.stores.submit(bench.store, Request { tag, op }) {
+        let mut request = Request { tag, op };
+        match bench.try_submit(&mut request) {
             Ok(at_once) => done.extend(at_once),
-            Err(refused) => {
-                assert_eq!((refused.why, refused.back.tag), (RefusalReason::Full, tag));
-                let buf = refused.back.op.into_buf().unwrap();
+            Err(why) => {
+                assert_eq!((why, request.tag), (RefusalReason::Full, tag));
+                let buf = request.op.into_buf().unwrap();
                 assert!(buf.iter().all(|it| *it == byte), "the buffer is unchanged");
                 return tag;
             }

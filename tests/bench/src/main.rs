@@ -159,6 +159,14 @@ impl Arguments {
         let mut works = work::select(all, &self.works)?;
         if self.quick {
             works.retain(Work::is_quick);
+            if works.is_empty() {
+                return Err(Trouble::SetUp(
+                    "--quick skips these workloads: it measures only workloads with a goal, and \
+                     those with hostile peers only with 64; omit --quick, or name others \
+                     (--quick --list lists them)"
+                        .to_owned(),
+                ));
+            }
         }
         if self.peer.is_some() || self.peer_target.is_some() {
             let all = works.len();
@@ -346,6 +354,22 @@ mod tests {
         let hostile = names.iter().filter(|name| name.starts_with("hostile"));
         let expected = ["hostile-64-4k", "hostile-64-64k", "hostile-64-1m"];
         assert!(hostile.eq(expected.iter()), "{names:?}");
+    }
+
+    #[test]
+    fn quick_run_without_workloads_is_refused_with_a_remedy() {
+        let chosen = |line: &str| Arguments::parse_from(line.split(' ')).chosen();
+        for line in [
+            "bench --quick --peer-pair x pair-ram",
+            "bench --quick hostile-4-",
+        ] {
+            let words = chosen(line).unwrap_err().to_string();
+            for part in ["--quick skips", "with a goal", "omit --quick"] {
+                assert!(words.contains(part), "{line}: {words}");
+            }
+        }
+        assert!(chosen("bench --quick --peer-pair x pair-null").is_ok());
+        assert!(chosen("bench --peer-pair x pair-ram").is_ok());
     }
 
     #[test]

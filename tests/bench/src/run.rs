@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &Arguments, works: Vec<Work>) -> Result<Results, Tr
         .into_iter()
         .map(|work| row(arguments, work, available))
         .collect();
+    must_have_cores(&rows, available)?;
     let setting = Setting {
         arguments,
         programs: Programs::find(arguments.bin_dir.as_deref())?,
@@ -91,16 +92,22 @@ fn row(arguments: &Arguments, work: Work, available: usize) -> Row {
     row
 }
 
-/// Checks requirements and creates files before the first measurement.
+/// Checks that the available cores suffice for at least one workload.
+fn must_have_cores(rows: &[Row], available: usize) -> Result<(), Trouble> {
+    if rows.iter().any(|row| !row.samples.is_empty()) {
+        return Ok(());
+    }
+    let least = rows.iter().map(|row| row.work.cores()).min();
+    Err(Trouble::SetUp(format!(
+        "nothing to measure: these workloads require at least {} CPU cores, and this process may \
+         use {available}; --force measures them anyway",
+        least.unwrap_or_default()
+    )))
+}
+
+/// Checks other requirements and creates files before the first measurement.
 fn prepare(setting: &Setting<'_>, rows: &[Row]) -> Result<(), Trouble> {
     let measured = || rows.iter().filter(|row| !row.samples.is_empty());
-    if measured().next().is_none() {
-        return Err(Trouble::SetUp(
-            "nothing to measure: these workloads require more CPU cores than there are; \
-             --force measures them anyway"
-                .to_owned(),
-        ));
-    }
     let folder = &setting.arguments.folder;
     fs::create_dir_all(folder).map_err(|error| Trouble::file("create", folder, &error))?;
     if setting.arguments.profiles() {
@@ -267,6 +274,22 @@ mod tests {
                 assert_eq!(row.lacks_cores, !fits, "{name} {available}");
                 assert_eq!(row.samples.is_empty(), !fits && !arguments.force, "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn missing_cores_are_reported_with_their_number() {
+        let rows = |line: &str| -> Vec<Row> {
+            let arguments = Arguments::parse_from(line.split(' '));
+            let works = arguments.chosen().unwrap().into_iter();
+            works.map(|work| row(&arguments, work, 2)).collect()
+        };
+        let many = rows("bench reactors- sqpoll-");
+        let words = must_have_cores(&many, 2).unwrap_err().to_string();
+        let expected = "require at least 3 CPU cores, and this process may use 2; --force";
+        assert!(words.contains(expected), "{words}");
+        for line in ["bench reactors- null-rand", "bench --force reactors-"] {
+            must_have_cores(&rows(line), 2).unwrap();
         }
     }
 

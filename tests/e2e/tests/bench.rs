@@ -82,6 +82,48 @@ fn one_command_transfers_one_mebibyte() {
     target.stop();
 }
 
+/// A busy machine makes operations late, and late ones start as soon as possible: the rate is a
+/// limit, and only a machine that stalls for most of the time misses a quarter of it.
+#[test]
+fn rate_is_held_on_all_queues_together() {
+    const RATE: f64 = 500.0;
+    let target = Setup::new().file(MIB).start();
+    for more in ["", "--nr-io-queues 3", "--rw randrw --iodepth 1"] {
+        let line = format!("--rate {RATE} --runtime 1 {more}");
+        let json = target.on(1, "bench").args(&line).json();
+        let iops = json["iops"].as_f64().unwrap();
+        // The operations of a millisecond start at its beginning.
+        let most = RATE * 1.001;
+        assert!((RATE / 4.0..=most).contains(&iops), "{more}: {json}");
+    }
+    target.stop();
+}
+
+#[test]
+fn invalid_rate_is_refused_with_value_rule_and_remedy() {
+    let target = Setup::new().file(MIB).start();
+    let bench = |line: &str| target.on(1, "bench").args(line);
+    for (bad, rule) in [
+        ("0", "out of range (1-1000000000)"),
+        ("1000000001", "out of range (1-1000000000)"),
+        ("99999999999999999999", "out of range"),
+        ("many", "not a whole number; write 10 or 0xa"),
+        ("1.5", "not a whole number"),
+        ("1k", "not a whole number"),
+    ] {
+        let value = format!("invalid value '{bad}' for '--rate <N>'");
+        bench(&format!("--rate {bad}")).fails(2, &[&value, rule, "--help"]);
+    }
+    let line = "--rate 500 --interface async";
+    let remedy = "omit --interface async";
+    bench(line).fails(2, &["--rate 500: requires the polled interface", remedy]);
+    let ended = bench(line).args("-o json").end();
+    assert_eq!(ended.status, Some(2), "{ended}");
+    let json: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(json["remedy"], remedy, "{ended}");
+    target.stop();
+}
+
 #[test]
 fn for_people() {
     let target = Setup::new().file(MIB).start();

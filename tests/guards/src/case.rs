@@ -93,6 +93,8 @@ const PEER: &str = "peer_call_";
 
 /// One operation, and many in one iteration.
 const DEPTHS: &[u16] = &[1, 16];
+/// For a deep queue also the costs that many operations in one iteration share.
+const DEPTHS_TO_DEEP: &[u16] = &[1, 16, 128];
 /// Two queues in turn with one operation at a time would count sleeps.
 const DEPTHS_IN_TURN: &[u16] = &[16];
 /// What several paths may cost beyond the same number of queues, in percent.
@@ -147,6 +149,7 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
     let cases = |path| {
         let depths = match path {
             Path::TargetOfTwo(_) => DEPTHS_OF_TWO,
+            Path::ShmTarget(_) => DEPTHS_TO_DEEP,
             Path::Awaited(Interface::TwoQueues | Interface::TwoPaths, _) => DEPTHS_IN_TURN,
             _ => DEPTHS,
         };

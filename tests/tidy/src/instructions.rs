@@ -16,6 +16,11 @@ const SIDES: [(&str, &str); 6] = [
 ];
 /// Suffixes of the names of cases, one for each column.
 const COLUMNS: [&str; 4] = ["read-qd1", "write-qd1", "read-qd16", "write-qd16"];
+/// The side with a goal for a deep queue, and the cases of a read and a write of it.
+const DEEP: (&str, [&str; 2]) = (
+    "target over shared memory",
+    ["shm-target-read-qd128", "shm-target-write-qd128"],
+);
 
 /// `document` with the counts of `recorded` in its table.
 ///
@@ -34,6 +39,10 @@ pub fn refreshed(document: &str, recorded: &str) -> Result<String, String> {
         let cells: Result<Vec<String>, String> = counts.into_iter().collect();
         table += &format!("| {side} | {} |\n", cells?.join(" | "));
     }
+    let (side, [read, write]) = DEEP;
+    let [read, write] = [count(recorded, read)?, count(recorded, write)?];
+    table += "\nAt depth 128, ";
+    table += &format!("the {side} has {read} for a read and {write} for a write.\n");
     Ok(format!("{before}{BEGIN}{table}\n{END}{after}"))
 }
 
@@ -71,11 +80,14 @@ mod tests {
                 recorded += &format!("{cases}-{column}   1234  a reason\n");
             }
         }
+        for case in DEEP.1 {
+            recorded += &format!("{case}   1234  a reason\n");
+        }
         let document = format!("before\n{BEGIN}old\n{END}\nafter\n");
         let new = refreshed(&document, &recorded).unwrap();
         assert!(new.starts_with(&format!("before\n{BEGIN}\n| side")));
         assert!(
-            new.ends_with(&format!("| 1,234 |\n\n{END}\nafter\n")),
+            new.ends_with(&format!("1,234 for a write.\n\n{END}\nafter\n")),
             "{new}"
         );
         assert_eq!(refreshed(&new, &recorded).unwrap(), new);

@@ -78,5 +78,5 @@ pub use control::{
     nvmeof_standin_violations, planned, violations,
 };
 pub use counters::Counters;
-pub use oracle::writer_of;
+pub use oracle::{queue_pairs, writer_of};
 pub use table::install;

@@ -22,6 +22,20 @@ pub fn writer_of(addr: u64, len: usize) -> Option<String> {
         .or_else(|| key_to(&world, bytes))
 }
 
+/// Queue pairs of a device that are not destroyed, in whatever state.
+#[must_use]
+pub fn queue_pairs(device: &str) -> usize {
+    let world = lock();
+    let qps = world.qps.iter();
+    let named = |qp: &Qp| {
+        world
+            .devices
+            .get(qp.device)
+            .is_some_and(|one| one.name == device)
+    };
+    qps.filter(|(_, qp)| named(qp)).count()
+}
+
 /// Work of a queue pair that writes to `bytes`.
 fn work_on(world: &World, qp: &Qp, bytes: Piece) -> Option<String> {
     if qp.state == State::Error {

@@ -7,7 +7,7 @@
     reason = "tests"
 )]
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -20,7 +20,8 @@ use nvmeof_rdma::{
     CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId, RemoteKey,
     RemoteSlice, Tag, Work,
 };
-use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig, ZeroCopy};
+use nvmeof_rdma_iwarp::{Iwarp, IwarpConfig, SocketStreams, ZeroCopy};
+use nvmeof_rdma_soft::{StreamEvent, Streams as _};
 use socket2::{Domain, Socket, Type};
 
 const CONFIG: QpConfig = QpConfig {
@@ -262,6 +263,30 @@ fn death_of_peer_returns_buffers() {
     }
     assert_eq!(pair.returned.len(), BUFS);
     assert_eq!(pair.pool.available(), BUFS);
+}
+
+/// The end of a connection cannot wait for a poll that reads it.
+#[test]
+fn release_that_no_poll_has_read_is_reaped() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut streams = SocketStreams::new(None, 0o600, ZeroCopy::Always).unwrap();
+    let stream = streams.connect(addr.into()).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while !matches!(events.last(), Some(StreamEvent::Connected(_))) {
+        assert!(start.elapsed() < TIMEOUT, "{events:?}");
+        streams.poll(start.elapsed(), &mut events);
+    }
+    let sent = [1; 4096];
+    let accepted = streams.send_kept(stream, &[IoSlice::new(&sent)], sent.len());
+    assert_eq!(accepted.unwrap().kept, 1);
+    peer.read_exact(&mut [0; 4096]).unwrap();
+    // The notification follows when the kernel has dropped the packet.
+    while streams.reap_released(stream) == 0 {
+        assert!(start.elapsed() < TIMEOUT);
+    }
+    assert_eq!(streams.released(stream), 1);
 }
 
 /// A stream without a peer.

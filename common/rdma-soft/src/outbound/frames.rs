@@ -126,6 +126,19 @@ impl Frames {
         &mut self.kept
     }
 
+    /// The number of work below which payload was sent, if some payload of work waits.
+    pub(super) fn sent_below(&self) -> Option<u64> {
+        let mut own = self.front + self.front_sent;
+        self.queue.iter().find_map(|frame| {
+            let is_begun = frame.offset > 0 || own > frame.middle;
+            own = frame.end;
+            match frame.source {
+                Source::Work(number) if frame.len > 0 => Some(number + u64::from(is_begun)),
+                _ => None,
+            }
+        })
+    }
+
     /// The stream refers to sent memory for ever.
     pub(super) fn abandon(&mut self) {
         self.kept.abandon(&mut self.arena);

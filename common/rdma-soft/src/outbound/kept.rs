@@ -102,21 +102,17 @@ impl Kept {
         done
     }
 
-    /// The stream dropped what it did not transmit: what it releases from now on does not count
-    /// as sent.
-    pub(super) fn forget_sent(&mut self) {
-        self.sent.clear();
-    }
-
-    /// The stream refers to `arena` and to the arenas before it for ever: they are never
-    /// used again.
+    /// The stream refers to the arenas that it has not released for ever: they are never used
+    /// again. `arena` is the current one.
     #[cold]
     pub(super) fn abandon(&mut self, arena: &mut Vec<u8>) {
-        std::mem::take(arena).leak();
+        if self.has_arena() {
+            std::mem::take(arena).leak();
+        }
         for (_, arena) in self.arenas.drain(..) {
             arena.leak();
         }
-        self.forget_sent();
+        self.sent.clear();
         (self.newest, self.arena) = (0, 0);
     }
 }

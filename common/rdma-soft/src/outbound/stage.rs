@@ -88,7 +88,7 @@ impl Outbound {
 
     /// The number of the next work.
     #[inline]
-    fn next_number(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.base + self.queue.len() as u64
     }
 

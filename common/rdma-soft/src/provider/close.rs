@@ -79,7 +79,8 @@ impl<S: Streams> SoftRdma<S> {
         if conn.phase == Phase::Gone {
             return;
         }
-        self.release(conn);
+        // What is released before a reset was transmitted.
+        self.reap_released(conn);
         if conn.outbound.is_kept() {
             return self.start_releasing(conn, events);
         }
@@ -101,6 +102,14 @@ impl<S: Streams> SoftRdma<S> {
         } else {
             self.owners.remove(conn.stream);
             self.streams.close(conn.stream);
+        }
+    }
+
+    /// Learns what the stream has released by now.
+    fn reap_released(&mut self, conn: &mut Conn) {
+        if conn.outbound.is_kept() {
+            let released = self.streams.reap_released(conn.stream);
+            conn.outbound.released(released);
         }
     }
 
@@ -210,7 +219,7 @@ impl<S: Streams> SoftRdma<S> {
                     conn.reason = CloseReason::Timeout { waiting_for };
                 }
                 if conn.phase == Phase::Releasing {
-                    this.release(conn);
+                    this.reap_released(conn);
                     if conn.outbound.is_kept() {
                         this.abandon(conn);
                     }

@@ -161,7 +161,7 @@ impl<S: Streams> SoftRdma<S> {
         sent || events.len() > before
     }
 
-    /// Learns what the stream has released.
+    /// Learns what the stream had released in its last poll.
     #[inline]
     pub(super) fn release(&mut self, conn: &mut Conn) {
         if conn.outbound.is_kept() {

@@ -125,18 +125,12 @@ impl Verbs {
         let Some(domain) = &mut link.domain else {
             return Ok(None);
         };
-        let adapter = link.room.adapter;
-        let exposed = domain.expose(region).map_err(|source| {
-            match self
-                .adapters
-                .get(adapter.0 as usize)
-                .and_then(Option::as_ref)
-            {
-                Some(adapter) => io::Error::other(adapter.not_registered(source)),
-                None => source,
-            }
-        });
-        exposed.map(Some)
+        let (adapter, exposed) = (link.room.adapter, domain.expose(region));
+        let adapter = self.adapter(adapter);
+        exposed.map(Some).map_err(|source| match adapter {
+            Some(adapter) => io::Error::other(adapter.not_registered(source)),
+            None => source,
+        })
     }
 
     fn open_window(

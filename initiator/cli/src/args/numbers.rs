@@ -1,5 +1,6 @@
 //! Numbers and sizes on the command line, decimal or hexadecimal.
 
+use std::num::IntErrorKind;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -52,7 +53,10 @@ fn digits(text: &str) -> Result<u64, String> {
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16),
         _ => text.parse(),
     };
-    number.map_err(|_| "not a whole number; write 10 or 0xa".to_owned())
+    number.map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow => "out of range: more than 64 bits".to_owned(),
+        _ => "not a whole number; write 10 or 0xa".to_owned(),
+    })
 }
 
 /// Parses a size; units are powers of 1024, as in the output.
@@ -63,6 +67,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = text.strip_suffix(unit).unwrap_or_default();
     let shift = match unit.to_ascii_lowercase().as_str() {
+        "" => 0,
         "k" | "kib" => 10,
         "m" | "mib" => 20,
         "g" | "gib" => 30,
@@ -133,6 +138,23 @@ mod tests {
         for bad in ["", "k", "x", "0"] {
             assert!(size(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn number_of_more_than_64_bits_is_out_of_range() {
+        let all = 0..=u64::MAX;
+        let (number, size) = (number::<u64>(all.clone()), size::<u64>(all));
+        for bad in ["18446744073709551616", "0x10000000000000000"] {
+            assert!(
+                number(bad).unwrap_err().starts_with("out of range"),
+                "{bad}"
+            );
+        }
+        assert!(
+            size("18446744073709551616")
+                .unwrap_err()
+                .starts_with("out of range")
+        );
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use nvmeof_backend::{
-    Backend, Claim, Geometry, Io, Op, RefusalReason, Request, Submitted, UringStores,
+    Backend, BackingStores as _, Claim, Geometry, Io, Op, RefusalReason, Request, Submitted,
+    UringStores,
 };
 use nvmeof_uring::{self as uring, Ring, RingConfig};
 
@@ -98,8 +99,8 @@ impl Rig {
 
     fn flush(&mut self, number: u32) {
         let (tag, op) = (u64::from(number), Op::Flush);
-        let submitted = self.stores.submit(number, Request { tag, op });
-        assert!(submitted.unwrap().is_none());
+        let submitted = self.stores.submit(number, &mut Request { tag, op });
+        assert!(matches!(submitted, Ok(Submitted::Pending)));
     }
 
     /// The next poll completes one request of each of them.

@@ -1,7 +1,9 @@
 //! Immediate completions are returned once, by `submit`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use nvmeof_backend::{Claim, Done, Op, RefusalReason, Request, Spec, UringStores};
+use nvmeof_backend::{
+    BackingStores as _, Claim, Done, Op, RefusalReason, Request, Spec, Submitted, UringStores,
+};
 use nvmeof_memory::{Buf, Pages, Pool, PoolLayout};
 use nvmeof_uring::RingConfig;
 
@@ -12,7 +14,14 @@ fn read(stores: &mut UringStores, spec: &Spec, tag: u64, buf: Buf) -> Option<Don
     let number = u32::try_from(tag).unwrap();
     stores.open(number, &claim).unwrap();
     let op = Op::Read { offset: 0, buf };
-    stores.submit(number, Request { tag, op }).unwrap()
+    let mut request = Request { tag, op };
+    match stores.submit(number, &mut request).unwrap() {
+        Submitted::Done(result) => {
+            let buf = request.op.into_buf();
+            Some(Done { tag, buf, result })
+        }
+        Submitted::Pending => None,
+    }
 }
 
 fn buf() -> Buf {
@@ -98,7 +107,8 @@ fn batch_over_several_stores_takes_few_system_calls() {
                 },
                 _ => Op::Read { offset, buf },
             };
-            assert!(stores.submit(id, Request { tag, op }).unwrap().is_none());
+            let submitted = stores.submit(id, &mut Request { tag, op });
+            assert!(matches!(submitted, Ok(Submitted::Pending)));
         }
         stores.poll(&mut done).unwrap();
         let after = stores.ring().counts();
@@ -148,10 +158,10 @@ fn unresponsive_stores_leave_room_in_ring() {
         let mut taken = 0;
         while let Some(buf) = pool.take() {
             let op = Op::Read { offset: 0, buf };
-            match stores.submit(*id, Request { tag: 0, op }) {
-                Ok(done) => assert!(done.is_none()),
-                Err(refused) => {
-                    assert_eq!(refused.why, RefusalReason::Full);
+            match stores.submit(*id, &mut Request { tag: 0, op }) {
+                Ok(submitted) => assert!(matches!(submitted, Submitted::Pending)),
+                Err(why) => {
+                    assert_eq!(why, RefusalReason::Full);
                     break;
                 }
             }

@@ -36,6 +36,7 @@ mod orders;
 mod ports;
 mod protection;
 mod providers;
+mod releasing;
 mod relief;
 mod reservations;
 mod shared;

@@ -306,13 +306,9 @@ fn first_message_establishes_connection() {
     rig.finish();
 }
 
-/// Closes a queue pair that uses a shared receive queue and never reports that it takes no
-/// more of it.
-#[test]
-fn missing_last_receive_delays_close_only() {
-    let [_host, mut target] = Device::two("profile=roce");
-    let name = target.name.clone();
-    let mut rig = Rig::new(&mut target);
+/// A connection whose queue pair at B has receives of a shared receive queue. When it is
+/// stopped, the device never reports that it takes no more of them.
+fn without_last_receive(rig: &mut Rig<'_>, name: &str) -> Link {
     let config = rig.config();
     let a = rig.call();
     let b = rig.request(B).qp;
@@ -324,6 +320,15 @@ fn missing_last_receive_delays_close_only() {
         rig[B].shared(shared.srq, tag, 64);
     }
     nvmeof_verbs_standin::configure(&format!("{name} fault=last-receive:1")).unwrap();
+    Link { a, b }
+}
+
+#[test]
+fn missing_last_receive_delays_close_only() {
+    let [_host, mut target] = Device::two("profile=roce");
+    let name = target.name.clone();
+    let mut rig = Rig::new(&mut target);
+    let Link { a, b } = without_last_receive(&mut rig, &name);
     rig[A].send(a, 1, 64);
     rig.message(B, b, 1, 64);
     rig[B].disconnect(b);
@@ -412,4 +417,26 @@ fn key_that_cannot_be_invalidated_ends_connection() {
         let text = reason(rig, link, A).to_string();
         assert!(text.contains("does not acknowledge"), "{text}");
     });
+}
+
+/// The same with a queue pair that waits for the device's last word before it is destroyed. A
+/// device may still be at work in the error state: the queue pair is gone when the buffer returns.
+#[test]
+fn queue_pair_is_destroyed_before_buffer_of_valid_key_returns() {
+    let [_host, mut target] = Device::two("profile=roce");
+    let name = target.name.clone();
+    let mut rig = Rig::new(&mut target);
+    let link = without_last_receive(&mut rig, &name);
+    rig[A].vanish();
+    rig[B].send(link.b, 1, 64);
+    let buf = rig[B].filled(100, 3);
+    let slice = rig[B].provider().expose(link.b, buf, Rights::REMOTE_READ);
+    let slice = slice.expect("a buffer is exposed");
+    assert_eq!(nvmeof_verbs_standin::queue_pairs(&name), 1);
+    let buf = rig[B].provider().withdraw(slice.key);
+    assert_eq!(nvmeof_verbs_standin::queue_pairs(&name), 0);
+    nvmeof_rdma_conformance::check_pattern(&buf.expect("it comes back"), 3);
+    let text = reason(&mut rig, link, B).to_string();
+    assert!(text.contains("does not acknowledge"), "{text}");
+    rig.finish();
 }

@@ -13,6 +13,11 @@ fn keeping() -> (Raw, QpId) {
 }
 
 fn send(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
+    post(raw, qp, tag, body);
+    raw.poll_once();
+}
+
+fn post(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
     let body = body.then(|| raw.pool.take().unwrap());
     let work = Work::Send {
         head: Inline::new(b"head").unwrap(),
@@ -21,7 +26,14 @@ fn send(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
         solicited: false,
     };
     raw.provider.post(qp, Tag(tag), work).unwrap();
+}
+
+/// Polls until the stream was reset: that is one poll, and looking for what it released is
+/// another one.
+fn poll_reset(raw: &mut Raw) {
     raw.poll_once();
+    raw.poll_once();
+    assert!(raw.peer.was_reset() && raw.events.is_empty());
 }
 
 /// Tags, outcomes and whether there is a buffer, of the completions so far.
@@ -98,6 +110,32 @@ fn end_waits_for_release() {
 }
 
 #[test]
+fn work_whose_release_arrived_before_the_end_succeeds() {
+    let (mut raw, qp) = keeping();
+    send(&mut raw, qp, 1, true);
+    send(&mut raw, qp, 2, true);
+    raw.peer.release_unread(1);
+    raw.provider.abort(qp);
+    poll_reset(&mut raw);
+    raw.peer.keep(2);
+    raw.poll_once();
+    assert!(matches!(raw.reason(), CloseReason::Local));
+    assert_eq!(completed(&mut raw), [(1, true, true), (2, false, true)]);
+}
+
+#[test]
+fn stream_that_released_everything_is_not_reset() {
+    let (mut raw, qp) = keeping();
+    send(&mut raw, qp, 1, true);
+    raw.peer.release_unread(1);
+    raw.provider.abort(qp);
+    raw.poll_once();
+    assert!(matches!(raw.reason(), CloseReason::Local));
+    assert_eq!(completed(&mut raw), [(1, true, true)]);
+    assert!(!raw.peer.was_reset());
+}
+
+#[test]
 fn end_by_peer_is_announced_while_it_waits_for_release() {
     let (mut raw, qp) = keeping();
     send(&mut raw, qp, 1, true);
@@ -119,9 +157,7 @@ fn memory_that_is_never_released_is_not_used_again() {
     let available = raw.pool.available();
     send(&mut raw, qp, 1, true);
     raw.provider.abort(qp);
-    // The reset is one poll, and looking for what it released is another one.
-    raw.poll_once();
-    raw.poll_once();
+    poll_reset(&mut raw);
     let due = raw.provider.next_deadline().unwrap();
     assert_eq!(due, Duration::from_secs(30));
     raw.now = due;
@@ -129,4 +165,32 @@ fn memory_that_is_never_released_is_not_used_again() {
     assert!(matches!(raw.reason(), CloseReason::Local));
     assert_eq!(completed(&mut raw), [(1, false, false)]);
     assert_eq!(raw.pool.available(), available - 1);
+}
+
+/// Of the work after the first call, which was released after the reset: sent, partly sent with
+/// so many bytes, and never sent.
+#[test]
+fn only_memory_that_is_not_released_is_given_up() {
+    // The first bytes of a message are its header.
+    for (bytes, has_payload) in [(10, false), (1000, true)] {
+        let (mut raw, qp) = keeping();
+        let available = raw.pool.available();
+        send(&mut raw, qp, 1, true);
+        send(&mut raw, qp, 2, true);
+        raw.peer.leave_room(bytes);
+        send(&mut raw, qp, 3, true);
+        send(&mut raw, qp, 4, true);
+        raw.provider.abort(qp);
+        poll_reset(&mut raw);
+        raw.peer.keep(1);
+        raw.poll_once();
+        raw.now = raw.provider.next_deadline().unwrap();
+        raw.poll_once();
+        assert!(matches!(raw.reason(), CloseReason::Local));
+        let expected = [(1, true), (2, false), (3, !has_payload), (4, true)];
+        let done = completed(&mut raw);
+        assert_eq!(done, expected.map(|(tag, buf)| (tag, false, buf)));
+        let lost = 1 + usize::from(has_payload);
+        assert_eq!(raw.pool.available(), available - lost, "{bytes}");
+    }
 }
