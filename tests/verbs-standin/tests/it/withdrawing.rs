@@ -121,6 +121,8 @@ fn invalidation_that_never_completes_ends_connection() {
         host.set(NEVER);
         let start = rig.now();
         withdraw(rig, &keys);
+        let due = rig[A].provider().next_deadline();
+        assert!(due.is_some_and(|due| due <= rig.now()), "{due:?}");
         rig.goes_to_sleep(A);
         let until = rig[A].provider().next_deadline().expect("it is woken");
         assert!(until <= rig.now() + BOUND, "it sleeps until {until:?}");
