@@ -187,7 +187,7 @@ fn ask(crc: bool, len: usize, depth: usize) {
                         .post_recv(qp, received.tag, received.buf)
                         .unwrap();
                     // A new key for each request, as in an initiator.
-                    let buf = end.provider.withdraw(slices[slot].key).unwrap();
+                    let buf = end.provider.withdraw(slices[slot].key).unwrap().unwrap();
                     slices[slot] = expose(&mut end, buf);
                     end.send(qp, &request(&slices[slot], slot));
                     done += 1;

@@ -220,7 +220,7 @@ macro_rules! forward {
         fn withdraw(
             &mut self,
             key: ::nvmeof_rdma::RemoteKey,
-        ) -> Result<::nvmeof_memory::Buf, ::nvmeof_rdma::ExposeError> {
+        ) -> Result<Option<::nvmeof_memory::Buf>, ::nvmeof_rdma::ExposeError> {
             self.$inner.withdraw(key)
         }
     };

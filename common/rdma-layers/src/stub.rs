@@ -132,8 +132,8 @@ impl Provider for Stub {
         })
     }
 
-    fn withdraw(&mut self, _key: RemoteKey) -> Result<Buf, ExposeError> {
-        self.held.pop().ok_or(ExposeError::UnknownKey)
+    fn withdraw(&mut self, _key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
+        self.held.pop().map(Some).ok_or(ExposeError::UnknownKey)
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -267,7 +267,7 @@ impl<P: Provider> Provider for Trace<P> {
         result
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         let result = self.inner.withdraw(key);
         self.result(format_args!("withdraw {:#010x}", key.0), &result);
         result
@@ -348,6 +348,7 @@ impl Display for EventLine<'_> {
                 "tag {:#x} => {:?} {:?}",
                 completion.tag.0, completion.kind, completion.outcome
             ),
+            Event::Withdrawn { key, .. } => write!(f, "=> Withdrawn {:#010x}", key.0),
             Event::Ending { .. } => write!(f, "=> Ending"),
             Event::Closed { reason, .. } => write!(f, "=> Closed: {reason}"),
         }

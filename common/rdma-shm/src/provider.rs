@@ -417,7 +417,7 @@ impl Provider for Shm {
         Ok(slice)
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         // A key that the peer invalidated is revoked already.
         if let Some(owner) = self.core.shared_regions.owner(key.0)
             && let Some(conn) = self.conns.get_mut(owner.0)
@@ -433,7 +433,7 @@ impl Provider for Shm {
         }
         let buf = self.core.keys.withdraw(key)?;
         self.core.shared_regions.take_back(key.0);
-        Ok(buf)
+        Ok(Some(buf))
     }
 
     fn peer_works_in_place(&self, qp: QpId, buf: &Buf) -> bool {

@@ -320,8 +320,8 @@ impl<S: Streams> Provider for SoftRdma<S> {
         self.keys.expose(qp, buf, rights)
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        self.keys.withdraw(key)
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
+        self.keys.withdraw(key).map(Some)
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -6,6 +6,7 @@ mod exposing;
 mod nudging;
 mod polling;
 mod queueing;
+mod returning;
 mod sharing;
 
 use std::collections::BTreeSet;
@@ -44,6 +45,10 @@ pub struct Verbs {
     /// Exposed memory, by key.
     exposed: KeyMap<Exposure>,
     withdrawn: Withdrawn,
+    /// Withdrawn buffers that have not returned, and when their queue pairs end.
+    returning: BTreeSet<(Duration, RemoteKey)>,
+    /// Keys of withdrawn buffers that the next poll looks at.
+    touched: Vec<RemoteKey>,
     conns: Table,
     /// Number of requests without a response.
     pending: u32,
@@ -69,7 +74,8 @@ pub struct Verbs {
     later: Vec<Event>,
     /// Shared receives may be chained.
     has_shared: bool,
-    /// The caller may not sleep: completions arrived just before, or a queue is not armed.
+    /// The caller may not sleep: completions arrived or a buffer was withdrawn just before, or a
+    /// queue is not armed.
     is_behind: bool,
     /// Number of shared receive queues created so far.
     shared_made: u64,
@@ -176,6 +182,8 @@ impl Verbs {
             regions: Vec::new(),
             exposed: KeyMap::default(),
             withdrawn: Withdrawn::default(),
+            returning: BTreeSet::new(),
+            touched: Vec::new(),
             conns: Table::default(),
             pending: 0,
             listeners: Vec::new(),
@@ -415,7 +423,7 @@ impl Provider for Verbs {
             .map_err(|(why, back)| Refused { why, back })
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         self.close_to_peer(key)
     }
 
@@ -449,12 +457,13 @@ impl Provider for Verbs {
         let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
         let lingering = self.lingering.next_deadline();
         let lost = self.lost.iter().map(|(deadline, _)| *deadline);
+        let returning = self.returning.first().map(|(deadline, _)| *deadline);
         // The next poll ends queue pairs.
         let ends = !self.ending.is_empty() || !self.leaving.is_empty();
         let has_more = ends || self.is_behind || !self.later.is_empty();
         let at_once = has_more.then_some(self.now);
         let all = conns.into_iter().chain(lingering).chain(lost);
-        all.chain(at_once).min()
+        all.chain(returning).chain(at_once).min()
     }
 
     fn rest(&mut self) {

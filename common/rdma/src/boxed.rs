@@ -93,7 +93,7 @@ impl<P: Provider + ?Sized> Provider for Box<P> {
         (**self).expose(qp, buf, rights)
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         (**self).withdraw(key)
     }
 

@@ -28,6 +28,16 @@ pub enum Event {
     Received(Received),
     /// A send, write or read returned.
     Completion(Completion),
+    /// A buffer returned after [`withdraw`](crate::Provider::withdraw): the peer cannot access
+    /// its bytes any more.
+    Withdrawn {
+        /// Queue pair.
+        qp: QpId,
+        /// The withdrawn key.
+        key: RemoteKey,
+        /// The buffer, with the view it was exposed with.
+        buf: Buf,
+    },
     /// An established connection ends, while work may still return: the peer disconnected, or
     /// it is being notified that it has to. The event precedes [`Event::Closed`] if that does
     /// not follow immediately; [`disconnect`](crate::Provider::disconnect) does not cause it.
@@ -107,6 +117,7 @@ impl Event {
             Self::Completion(completion) => completion.qp,
             Self::Established { qp, .. }
             | Self::Rejected { qp, .. }
+            | Self::Withdrawn { qp, .. }
             | Self::Ending { qp }
             | Self::Closed { qp, .. } => *qp,
         }

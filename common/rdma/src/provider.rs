@@ -57,6 +57,8 @@ pub struct Progress {
 ///   pair stay in order.
 /// * When a queue pair fails or closes, outstanding work returns as
 ///   [`Outcome::Flushed`](crate::Outcome::Flushed) before [`Event::Closed`].
+/// * A withdrawn buffer returns exactly once: from [`withdraw`](Self::withdraw) or as
+///   [`Event::Withdrawn`], before [`Event::Closed`].
 /// * A refused call changes nothing and returns its argument.
 /// * A peer accesses exactly the bytes exposed on its own queue pair, with the granted
 ///   rights, until the key is withdrawn or invalidated, or the queue pair is closed. A peer
@@ -260,13 +262,18 @@ pub trait Provider: Send {
 
     /// Withdraws a buffer from the peer and returns it, with the view it was exposed with.
     /// Works whether or not the peer invalidated the key, and after the queue pair is closed.
-    /// When this returns, the peer cannot access the bytes any more.
+    /// When the buffer returns, the peer cannot access its bytes any more.
+    ///
+    /// `None` if a device has to end the access first: the buffer returns with
+    /// [`Event::Withdrawn`], before [`Event::Closed`]. The next [`submit`](Self::submit) or
+    /// [`poll`](Self::poll) sends the request, and a queue pair on which it takes too long is
+    /// closed. This never waits.
     ///
     /// # Errors
-    /// [`ExposeError::UnknownKey`] when no memory is exposed by this key.
+    /// [`ExposeError::UnknownKey`] when no memory is exposed by this key, or it is withdrawn.
     /// [`ExposeError::Busy`] while an RDMA Read of it by the peer is in progress: only a peer
     /// that violates its protocol does that; disconnect first.
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError>;
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError>;
 
     /// Registers `region` for `qp` alone, and exposes all of it to the peer, which is trusted
     /// ([`QpConfig::trusts_peer`]): until [`Event::Closed`], the peer may read and write each

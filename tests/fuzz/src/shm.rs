@@ -284,6 +284,7 @@ impl Ours {
                     self.established = true;
                 }
                 Event::Rejected { .. } => assert!(!self.established, "rejected when established"),
+                Event::Withdrawn { .. } => panic!("memory returns at once"),
                 Event::Ending { .. } => assert!(self.established, "never established"),
             }
         }
@@ -307,7 +308,8 @@ impl Ours {
             "the connection does not end"
         );
         if let Some((slice, rights)) = self.window.take() {
-            let mut buf = self.shm.withdraw(slice.key).expect("memory");
+            let buf = self.shm.withdraw(slice.key).expect("memory");
+            let mut buf = buf.expect("memory returns at once");
             if !rights.contains(Rights::REMOTE_WRITE) {
                 assert!(
                     buf.iter().all(|byte| *byte == FILL),

@@ -41,6 +41,7 @@ pub mod sharing;
 mod side;
 pub mod soak;
 mod soak_actions;
+pub mod withdrawing;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -188,6 +189,13 @@ macro_rules! conformance_suite {
                 withdraw_stops_write_in_progress,
                 withdraw_during_read_is_safe,
                 keys_are_reused_late,
+            }
+            withdrawing {
+                withdrawn_key_is_unknown_at_once,
+                withdrawn_buffers_return_once_before_closed,
+                withdrawn_buffer_returns_when_peer_dies,
+                owner_that_withdraws_is_woken,
+                key_may_be_invalidated_while_withdrawn,
             }
             closing {
                 everything_returns_before_closed,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use nvmeof_memory::Buf;
 
 use nvmeof_rdma::{
-    Completion, Event, Outcome, QpId, Received, SrqId, Tag, Work, WorkKind, WriteAndSend,
+    Completion, Event, Outcome, QpId, Received, RemoteKey, SrqId, Tag, Work, WorkKind, WriteAndSend,
 };
 
 /// Outstanding work of one provider.
@@ -20,6 +20,8 @@ pub(super) struct Outstanding {
 struct Account {
     recvs: VecDeque<Posted>,
     work: VecDeque<Posted>,
+    /// Withdrawn keys whose buffers have not returned.
+    withdrawn: BTreeSet<RemoteKey>,
     /// The shared receive queue that it uses, if any.
     draws: Option<SrqId>,
     established: bool,
@@ -105,6 +107,13 @@ impl Outstanding {
         self.posted_work(qp, tag, &WorkSign { kind, place });
     }
 
+    /// The buffer of a key returns later.
+    pub(super) fn withdrawn(&mut self, qp: QpId, key: RemoteKey) {
+        let account = self.account(qp);
+        assert!(!account.closed, "its buffer would return after Closed");
+        account.withdrawn.insert(key);
+    }
+
     /// Queue pairs that are not closed.
     pub(super) fn open_qps(&self) -> Vec<QpId> {
         let open = self.qps.iter().filter(|(_, account)| !account.closed);
@@ -150,6 +159,10 @@ impl Outstanding {
             }
             Event::Received(received) => account.received(received),
             Event::Completion(completion) => account.completed(completion),
+            Event::Withdrawn { key, .. } => {
+                let is_awaited = account.withdrawn.remove(key);
+                assert!(is_awaited, "not withdrawn, or returned before: {event:?}");
+            }
             Event::Ending { .. } => {
                 assert!(account.established, "it was not established: {event:?}");
                 assert!(!account.ending, "reported twice: {event:?}");
@@ -157,10 +170,13 @@ impl Outstanding {
             }
             Event::Closed { .. } => {
                 assert!(
-                    account.recvs.is_empty() && account.work.is_empty(),
-                    "Closed before these returned: {:?} {:?}",
+                    account.recvs.is_empty()
+                        && account.work.is_empty()
+                        && account.withdrawn.is_empty(),
+                    "Closed before these returned: {:?} {:?} {:?}",
                     account.recvs,
-                    account.work
+                    account.work,
+                    account.withdrawn
                 );
                 account.closed = true;
             }

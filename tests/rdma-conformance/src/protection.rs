@@ -27,7 +27,7 @@ fn breach(
 ) {
     let (other, link) = (rig.link(), rig.link());
     let window = rig[B].buf_at(START, LEN);
-    let before = rig[B].exposed().clone();
+    let before = rig[B].exposed();
     let slice = rig[B].expose(link.b, window, rights);
     rig[B].recv(link.b, 1, 64);
     let remote = forge(rig, link, slice);

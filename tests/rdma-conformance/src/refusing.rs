@@ -235,12 +235,11 @@ pub fn expose_without_reserved_keys_is_refused(rig: &mut Rig<'_>) {
         rig.assert_alive(link);
         for (end, config) in [(A, a), (B, b)] {
             let buf = rig[end].filled(100, 7);
-            let exposed = rig[end].provider().expose(link.at(end), buf, Rights::all());
+            let exposed = rig[end].try_expose(link.at(end), buf, Rights::all());
             assert_eq!(exposed.is_ok(), config.exposes > 0, "{end:?}");
             match exposed {
                 Ok(slice) => {
-                    let buf = rig[end].provider().withdraw(slice.key);
-                    check(&buf.expect("it is exposed"), 7);
+                    check(&rig[end].withdraw(slice.key), 7);
                 }
                 Err(refused) => {
                     assert_eq!(refused.why, ExposeError::Full { max: 0 });

@@ -1,6 +1,6 @@
 //! One of the two providers, with its memory and its outstanding work.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use nvmeof_memory::{Buf, ClassSpec, Classes, Pages};
@@ -40,7 +40,8 @@ pub struct Side {
     buffers: usize,
     pub(super) outstanding: Outstanding,
     pub(super) inbox: VecDeque<Event>,
-    exposed: BTreeSet<RemoteKey>,
+    /// Keys that were exposed and not withdrawn.
+    exposed: BTreeMap<RemoteKey, QpId>,
     /// Exposed memory is accessible with a delay.
     opens_in_order: bool,
     now: Duration,
@@ -51,6 +52,8 @@ pub struct Side {
 const OPENS_WITHIN: Duration = Duration::from_millis(5);
 /// The maximum delay.
 const OPENS_AT_LAST: Duration = Duration::from_millis(200);
+/// The maximum time until a withdrawn buffer has returned.
+const RETURNS_WITHIN: Duration = Duration::from_secs(30);
 
 const SIZES: [ClassSpec; 4] = [
     ClassSpec {
@@ -89,7 +92,7 @@ impl Side {
             memory,
             outstanding: Outstanding::default(),
             inbox: VecDeque::new(),
-            exposed: BTreeSet::new(),
+            exposed: BTreeMap::new(),
             opens_in_order,
             now: Duration::ZERO,
         }
@@ -302,15 +305,38 @@ impl Side {
 
     /// Exposes `buf`, which has to succeed.
     pub fn expose(&mut self, qp: QpId, buf: Buf, rights: Rights) -> RemoteSlice {
-        let len = buf.len();
-        let slice = self.provider().expose(qp, buf, rights);
+        let slice = self.try_expose(qp, buf, rights);
         let slice = slice.expect("a buffer is exposed");
-        assert_eq!(slice.len as usize, len, "all that is in view is exposed");
-        assert!(self.exposed.insert(slice.key), "{:?} twice", slice.key);
         if self.opens_in_order {
             self.await_access();
         }
         slice
+    }
+
+    /// Exposes `buf`, which may not be accessible yet.
+    ///
+    /// # Errors
+    /// The error of the provider.
+    pub fn try_expose(
+        &mut self,
+        qp: QpId,
+        buf: Buf,
+        rights: Rights,
+    ) -> Result<RemoteSlice, Refused<Buf, ExposeError>> {
+        let place = (buf.addr(), buf.len());
+        let result = self.provider().expose(qp, buf, rights);
+        match &result {
+            Ok(slice) => {
+                assert_eq!(
+                    slice.len as usize, place.1,
+                    "all that is in view is exposed"
+                );
+                let known = self.exposed.insert(slice.key, qp);
+                assert!(known.is_none(), "{:?} twice", slice.key);
+            }
+            Err(refused) => assert_eq!((refused.back.addr(), refused.back.len()), place),
+        }
+        result
     }
 
     /// Polls until the device has made memory accessible: first progress, then none for a
@@ -328,16 +354,50 @@ impl Side {
         }
     }
 
-    /// Withdraws a key.
+    /// Withdraws a key. `None`: its buffer returns later.
+    ///
+    /// # Errors
+    /// The error of the provider.
+    pub fn start_withdrawing(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
+        let withdrawn = self.provider().withdraw(key)?;
+        let qp = self.exposed.remove(&key);
+        let qp = qp.unwrap_or_else(|| panic!("{key:?} was not exposed"));
+        if withdrawn.is_none() {
+            self.outstanding.withdrawn(qp, key);
+        }
+        Ok(withdrawn)
+    }
+
+    /// Withdraws a key, and waits for its buffer.
     ///
     /// # Errors
     /// The error of the provider.
     pub fn try_withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
-        let result = self.provider().withdraw(key);
-        if result.is_ok() {
-            assert!(self.exposed.remove(&key), "{key:?} was not exposed");
+        let withdrawn = self.start_withdrawing(key)?;
+        Ok(withdrawn.unwrap_or_else(|| self.returned(key)))
+    }
+
+    /// Polls until the buffer of a withdrawn key has returned.
+    pub fn returned(&mut self, key: RemoteKey) -> Buf {
+        let start = Instant::now();
+        let before = self.now;
+        while start.elapsed() < RETURNS_WITHIN {
+            if let Some(buf) = self.take_returned(key) {
+                return buf;
+            }
+            self.poll_once(before + start.elapsed());
         }
-        result
+        panic!("{key:?} was withdrawn, and its buffer does not return");
+    }
+
+    /// The buffer of a withdrawn key, if it returned.
+    pub fn take_returned(&mut self, key: RemoteKey) -> Option<Buf> {
+        let is_it = |event: &Event| matches!(event, Event::Withdrawn { key: of, .. } if *of == key);
+        let at = self.inbox.iter().position(is_it)?;
+        match self.inbox.remove(at) {
+            Some(Event::Withdrawn { buf, .. }) => Some(buf),
+            _ => None,
+        }
     }
 
     /// Withdraws a key, which has to succeed.
@@ -364,13 +424,13 @@ impl Side {
     }
 
     /// Keys that were exposed and not withdrawn.
-    pub(super) fn exposed(&self) -> &BTreeSet<RemoteKey> {
-        &self.exposed
+    pub(super) fn exposed(&self) -> BTreeSet<RemoteKey> {
+        self.exposed.keys().copied().collect()
     }
 
     pub(super) fn withdraw_all(&mut self) {
-        for key in std::mem::take(&mut self.exposed) {
-            let _ = self.provider().withdraw(key).expect("a key is withdrawn");
+        for key in self.exposed() {
+            self.withdraw(key);
         }
     }
 

@@ -301,5 +301,5 @@ fn go_both_ways(addr: Address) {
         }
     }
     pattern(&mut expected, 1);
-    assert!(b.provider.withdraw(sink.key).unwrap()[..] == expected[..]);
+    assert!(b.provider.withdraw(sink.key).unwrap().unwrap()[..] == expected[..]);
 }

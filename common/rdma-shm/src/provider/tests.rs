@@ -166,7 +166,7 @@ impl Side {
         let Some(slice) = self.window.take() else {
             return;
         };
-        let mut window = self.provider.withdraw(slice.key).unwrap();
+        let mut window = self.provider.withdraw(slice.key).unwrap().unwrap();
         window.reset_view();
         let mut beside = window[..WINDOW.start].iter().chain(&window[WINDOW.end..]);
         assert!(self.gives || beside.all(|byte| *byte == UNTOUCHED));
@@ -356,7 +356,11 @@ fn long_write_out_of_bounds_changes_nothing() {
     }
     let reason = host.sides[1].closed.take();
     assert!(matches!(reason, Some(CloseReason::PeerFault(_))));
-    let window = host.sides[1].provider.withdraw(window.key).unwrap();
+    let window = host.sides[1]
+        .provider
+        .withdraw(window.key)
+        .unwrap()
+        .unwrap();
     assert!(window.iter().all(|byte| *byte == UNTOUCHED));
     for side in &host.sides {
         assert!(side.provider.core.deadlines.is_empty());

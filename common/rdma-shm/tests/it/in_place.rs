@@ -180,7 +180,7 @@ fn mapped_buffer_is_memory_of_owner() {
     let busy = pair.a.provider.withdraw(slice.key).unwrap_err();
     assert_eq!(busy, ExposeError::Busy);
     drop(mapped);
-    let buf = pair.a.provider.withdraw(slice.key).unwrap();
+    let buf = pair.a.provider.withdraw(slice.key).unwrap().unwrap();
     assert!(buf[100..1100].iter().all(|byte| *byte == 9));
     let beside = buf[..100].iter().chain(&buf[1100..]);
     assert!(beside.into_iter().all(|byte| *byte == 7));
@@ -265,7 +265,7 @@ fn writes_and_reads_access_lent_memory() {
         assert!(done.outcome.is_success());
         assert!(done.buf.unwrap().iter().all(|byte| *byte == 5));
     }
-    let buf = pair.a.provider.withdraw(slice.key).unwrap();
+    let buf = pair.a.provider.withdraw(slice.key).unwrap().unwrap();
     assert!(buf.iter().all(|byte| *byte == 5));
 }
 
@@ -292,7 +292,7 @@ fn key_in_use_cannot_be_invalidated() {
     pair.b.post(message(Some(slice.key))).unwrap();
     pair.poll_until(|pair| !pair.a.events.is_empty());
     assert!(pair.b.map(slice, Rights::all()).is_none());
-    pair.a.provider.withdraw(slice.key).unwrap();
+    pair.a.provider.withdraw(slice.key).unwrap().unwrap();
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn buffers_return_after_peer_releases_memory() {
             CloseReason::Local
         };
         assert_eq!(*pair.a.reason(), expected);
-        let buf = pair.a.provider.withdraw(slice.key).unwrap();
+        let buf = pair.a.provider.withdraw(slice.key).unwrap().unwrap();
         assert!(buf.iter().all(|byte| *byte == 8));
         assert!(pair.a.provider.next_deadline().is_none());
     }
@@ -412,7 +412,7 @@ fn memory_of_gone_side_stays_valid_while_in_use() {
     assert!(!pair.a.is_closed());
     drop(mapped);
     pair.poll_until(|pair| pair.a.is_closed());
-    pair.a.provider.withdraw(slice.key).unwrap();
+    pair.a.provider.withdraw(slice.key).unwrap().unwrap();
     assert_eq!(pair.a.pool.available(), BUFFERS);
 }
 
@@ -428,7 +428,7 @@ fn grant_slots_are_reused() {
         let bytes = mapped.to_vec();
         assert_eq!((bytes[0], bytes[LEN - 1]), (byte, byte), "round {round}");
         drop(mapped);
-        pair.a.provider.withdraw(slice.key).unwrap();
+        pair.a.provider.withdraw(slice.key).unwrap().unwrap();
     }
 }
 
@@ -450,7 +450,7 @@ fn late_regions_are_passed_up_to_limit() {
         let remote = slice;
         pair.b.post(Work::Write { local, remote }).unwrap();
         pair.settle();
-        let buf = pair.a.provider.withdraw(slice.key).unwrap();
+        let buf = pair.a.provider.withdraw(slice.key).unwrap().unwrap();
         assert!(buf.iter().all(|byte| *byte == 0));
     }
     assert!(!pair.a.is_closed() && !pair.b.is_closed());

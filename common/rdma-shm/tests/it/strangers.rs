@@ -185,7 +185,7 @@ fn invalid_record_is_reported_with_its_code() {
             panic!("case {number}: {reason}")
         };
         assert_eq!(fault.code, code, "case {number}: {fault}");
-        host.provider.withdraw(window.key).unwrap();
+        host.provider.withdraw(window.key).unwrap().unwrap();
         assert_eq!(pool.available(), 3);
     }
     host.assert_open();
@@ -297,7 +297,7 @@ fn concurrent_writer_changes_no_other_memory() {
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!((&recvs, &works), (&posted, &posted), "seed {seed}");
-        assert_beside(host.provider.withdraw(slice.key).unwrap(), WINDOW);
+        assert_beside(host.provider.withdraw(slice.key).unwrap().unwrap(), WINDOW);
         assert_eq!(pool.available(), 64);
     }
     host.assert_open();

@@ -262,6 +262,7 @@ impl Player {
             }
             Event::Established { qp, .. } => self.start(qp),
             Event::Rejected { .. } => panic!("rejected"),
+            Event::Withdrawn { .. } => panic!("memory returns at once"),
             Event::Ending { .. } => {}
             Event::Received(received) => {
                 assert_eq!(self.recvs.pop_front(), Some(received.tag));
@@ -301,7 +302,7 @@ impl Player {
     #[allow(dead_code, reason = "not in every test")]
     pub(crate) fn assert_all_back(&mut self) {
         if let Some(slice) = self.ours.take() {
-            drop(self.provider.withdraw(slice.key).unwrap());
+            drop(self.provider.withdraw(slice.key).unwrap().unwrap());
         }
         assert_eq!(self.pool.available(), BUFFERS, "buffers were lost");
     }

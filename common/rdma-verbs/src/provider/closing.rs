@@ -197,6 +197,9 @@ impl Verbs {
             return;
         };
         flush(&mut conn, events);
+        if conn.exposed {
+            self.return_all_of(qp, events);
+        }
         self.detach_srq(&conn);
         let reason = conn.reason.take().unwrap_or(CloseReason::Local);
         let reason = match self.device_of(&conn) {
@@ -374,6 +377,7 @@ impl Verbs {
             any = true;
             self.time_out(qp);
         }
+        any |= self.end_unreturned();
         while let Some(cm) = self.lingering.take_due(self.now) {
             drop(cm);
         }

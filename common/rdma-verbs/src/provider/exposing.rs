@@ -26,14 +26,17 @@ use crate::domain::Domain;
 use crate::outstanding::SendItem;
 use crate::sys::{MemoryRegion, MemoryWindow, Piece, SendOp};
 use crate::windows::{KeyMap, next_key};
-use crate::words::{not_acknowledged, not_closed};
+use crate::words::not_closed;
 
 /// Exposed memory.
 #[derive(Debug)]
 pub(super) struct Exposure {
     pub(super) qp: QpId,
-    buf: Buf,
+    /// `None` if it has returned already.
+    pub(super) buf: Option<Buf>,
     pub(super) access: Access,
+    /// Its owner withdrew it, and a device has to end the access until this time.
+    pub(super) withdrawn: Option<Duration>,
 }
 
 /// How a peer accesses it.
@@ -64,18 +67,17 @@ pub(super) enum WindowState {
     Open,
     /// The local request to invalidate it is in progress.
     Closing,
+    /// The same, but the peer invalidated it before. It is not free until the request completes.
+    Overtaken,
     /// Invalidated, by this side or by the peer.
     Closed,
 }
 
 /// Time for which a call waits for an entry of a send queue. It takes microseconds, unless
 /// the peer blocks the queue pair.
-const TIMEOUT: Duration = Duration::from_millis(100);
+pub(super) const TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval at which such a call looks for a failure of the device.
 const LOOK: Duration = Duration::from_millis(1);
-/// The kernel's default for [`VerbsConfig::ack_timeout`](crate::VerbsConfig)
-/// (`CMA_IBOE_PACKET_LIFETIME`, and the way back): 2.1 s.
-const ACK_TIMEOUT: u8 = 19;
 
 type Refusal = (ExposeError, Buf);
 
@@ -107,7 +109,13 @@ impl Verbs {
             Ok(opened) => opened,
             Err(error) => return Err((error, buf)),
         };
-        self.exposed.insert(slice.key, Exposure { qp, buf, access });
+        let exposure = Exposure {
+            qp,
+            buf: Some(buf),
+            access,
+            withdrawn: None,
+        };
+        self.exposed.insert(slice.key, exposure);
         Ok(slice)
     }
 
@@ -263,52 +271,41 @@ impl Verbs {
         }
     }
 
-    /// Waits until the send queue has a free internal entry.
+    /// Waits until the send queue has a free internal entry. Events are reported by the next
+    /// poll.
     #[inline]
     fn wait_for_entry(&mut self, qp: QpId) -> bool {
-        self.has_entry(qp).is_some()
-            || self
-                .wait_until(qp, TIMEOUT, |this| this.has_entry(qp))
-                .is_some()
+        self.has_entry(qp) || self.entry_is_freed(qp)
     }
 
     #[inline]
-    fn has_entry(&self, qp: QpId) -> Option<()> {
-        let conn = self.conns.get(qp)?;
-        let link = conn.link.as_ref()?;
-        (conn.internal < link.extra).then_some(())
+    pub(super) fn has_entry(&self, qp: QpId) -> bool {
+        let link = |conn: &Conn| Some(conn.internal < conn.link.as_ref()?.extra);
+        self.conns.get(qp).and_then(link).unwrap_or(false)
     }
 
-    /// Posts the chain and takes completions until `done` returns a value, for at most
-    /// `timeout`. Events are reported by the next poll.
+    /// Posts the chain and takes completions until there is an entry, for at most [`TIMEOUT`].
     #[cold]
-    fn wait_until<R>(
-        &mut self,
-        qp: QpId,
-        timeout: Duration,
-        done: impl Fn(&Self) -> Option<R>,
-    ) -> Option<R> {
-        if let Some(result) = done(self) {
-            return Some(result);
-        }
+    fn entry_is_freed(&mut self, qp: QpId) -> bool {
         self.post_chain(qp);
+        self.is_behind = true;
         let mut events = std::mem::take(&mut self.later);
         let start = Instant::now();
         let mut look = LOOK;
-        let result = loop {
+        let is_freed = loop {
             let progress = self.reap(&mut events);
-            if let Some(result) = done(self) {
-                break Some(result);
+            if self.has_entry(qp) {
+                break true;
             }
             let ending = |conn: &Conn| conn.phase == Phase::Ending;
             if self.conns.get(qp).is_none_or(ending) {
                 self.end_all(&mut events);
-                break done(self);
+                break false;
             }
             if !progress {
                 let waited = start.elapsed();
-                if waited >= timeout {
-                    break None;
+                if waited >= TIMEOUT {
+                    break false;
                 }
                 if waited >= look {
                     // A failed device completes nothing any more.
@@ -321,15 +318,24 @@ impl Verbs {
         };
         events.append(&mut self.later);
         self.later = events;
-        result
+        is_freed
     }
 
-    pub(super) fn close_to_peer(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    pub(super) fn close_to_peer(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         let exposure = match self.exposed.entry(key) {
             Entry::Occupied(entry) if entry.get().may_go_back() => entry.remove(),
-            Entry::Occupied(_) => self.end_access(key).ok_or(ExposeError::UnknownKey)?,
-            Entry::Vacant(_) => return Err(ExposeError::UnknownKey),
+            Entry::Occupied(entry) if entry.get().withdrawn.is_none() => {
+                self.return_later(key);
+                return Ok(None);
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => return Err(ExposeError::UnknownKey),
         };
+        Ok(self.end_exposure(key, exposure))
+    }
+
+    /// Closes memory that the peer cannot access any more, or will not once it is closed.
+    #[inline]
+    pub(super) fn end_exposure(&mut self, key: RemoteKey, exposure: Exposure) -> Option<Buf> {
         let qp = exposure.qp;
         if matches!(exposure.access, Access::Region { .. }) {
             self.withdrawn.add(key);
@@ -337,36 +343,7 @@ impl Verbs {
         if let Err(error) = self.close_access(exposure.access) {
             self.abort_immediately(qp, not_closed(&error));
         }
-        Ok(exposure.buf)
-    }
-
-    /// Waits until the peer has no access to a key that it did not invalidate.
-    #[cold]
-    fn end_access(&mut self, key: RemoteKey) -> Option<Exposure> {
-        let exposure = self.exposed.get(&key)?;
-        let qp = exposure.qp;
-        if exposure.wants_invalidating() {
-            self.invalidate(qp, key);
-        }
-        let closed = self.wait_until(qp, self.resend_time(), |this| {
-            this.exposed.get(&key)?.may_go_back().then_some(())
-        });
-        if closed.is_none() {
-            self.abort_immediately(qp, not_acknowledged());
-        }
-        self.exposed.remove(&key)
-    }
-
-    /// Time for one retransmission by the device: the local request to invalidate a window
-    /// waits behind it. A queue pair that is blocked for longer is closed, because its caller
-    /// waits.
-    fn resend_time(&self) -> Duration {
-        let exponent = self.config.ack_timeout.unwrap_or(ACK_TIMEOUT);
-        // 4.096 µs times 2 to that power (InfiniBand Architecture, 9.7.6.1.3), and half of it
-        // for the response. Bounded, so that it never takes minutes.
-        let micros = 4u64.checked_shl(exponent.into()).unwrap_or(u64::MAX);
-        let time = Duration::from_micros(micros.saturating_add(micros / 2));
-        time.clamp(TIMEOUT, Duration::from_secs(5))
+        exposure.buf
     }
 
     /// Ends a queue pair immediately, because a key could not be invalidated: when it is
@@ -411,31 +388,6 @@ impl Verbs {
         closed
     }
 
-    /// Requests the invalidation of a window.
-    fn invalidate(&mut self, qp: QpId, key: RemoteKey) {
-        if !self.wait_for_entry(qp) {
-            return;
-        }
-        self.make_room(qp, 1);
-        let Some(conn) = self.conns.get_mut(qp) else {
-            return;
-        };
-        if matches!(conn.phase, Phase::Ending) {
-            return;
-        }
-        chain(
-            conn,
-            SendItem::Invalidate(key),
-            SendOp::Invalidate { key: key.0 },
-            true,
-        );
-        conn.internal += 1;
-        list(&mut self.listed, conn);
-        if let Some(state) = window_state(&mut self.exposed, key) {
-            *state = WindowState::Closing;
-        }
-    }
-
     /// The peer of `qp` invalidated `key`. Returns whether it was allowed to: software
     /// devices let peers invalidate keys of others, and keys that are invalid already.
     pub(super) fn invalidated_by_peer(&mut self, qp: QpId, key: RemoteKey) -> bool {
@@ -451,8 +403,12 @@ impl Verbs {
                     true
                 }
                 // The local request is behind it and has no effect.
-                WindowState::Closing => true,
-                WindowState::Closed => false,
+                WindowState::Closing => {
+                    *state = WindowState::Overtaken;
+                    self.touched.push(key);
+                    true
+                }
+                WindowState::Overtaken | WindowState::Closed => false,
             },
             Access::Region { invalidated, .. } => !std::mem::replace(invalidated, true),
         };
@@ -476,7 +432,7 @@ impl Verbs {
 
 impl Exposure {
     /// Whether the device has to invalidate it.
-    fn wants_invalidating(&self) -> bool {
+    pub(super) fn wants_invalidating(&self) -> bool {
         matches!(
             self.access,
             Access::Window {
@@ -487,11 +443,29 @@ impl Exposure {
         )
     }
 
-    /// Whether the peer cannot access it any more, or will not once it is dropped.
+    /// Whether the peer invalidated it while the local request is in progress.
+    pub(super) fn is_overtaken(&self) -> bool {
+        matches!(
+            self.access,
+            Access::Window {
+                state: WindowState::Overtaken,
+                ..
+            }
+        )
+    }
+
+    /// Whether it returns at once when it is withdrawn.
+    #[inline]
     fn may_go_back(&self) -> bool {
+        self.withdrawn.is_none() && self.is_closable()
+    }
+
+    /// Whether the peer cannot access it any more, or will not once it is dropped.
+    #[inline]
+    pub(super) fn is_closable(&self) -> bool {
         match &self.access {
             Access::Window { own, state, .. } => match state {
-                WindowState::Binding | WindowState::Closing => false,
+                WindowState::Binding | WindowState::Closing | WindowState::Overtaken => false,
                 WindowState::Open => own.is_some(),
                 WindowState::Closed => true,
             },
@@ -500,27 +474,24 @@ impl Exposure {
     }
 }
 
-fn window_state(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> Option<&mut WindowState> {
-    match &mut exposed.get_mut(&key)?.access {
-        Access::Window { state, .. } => Some(state),
-        Access::Closed | Access::Region { .. } => None,
-    }
-}
-
-/// The local request to bind a window is complete.
-pub(super) fn window_opened(exposed: &mut KeyMap<Exposure>, key: RemoteKey) {
-    if let Some(state) = window_state(exposed, key)
+/// The local request to bind a window is complete. Returns the key if it is withdrawn.
+pub(super) fn window_opened(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> Option<RemoteKey> {
+    let exposure = exposed.get_mut(&key)?;
+    if let Access::Window { state, .. } = &mut exposure.access
         && *state == WindowState::Binding
     {
         *state = WindowState::Open;
     }
+    exposure.withdrawn.map(|_| key)
 }
 
-/// The local request to invalidate a window is complete.
-pub(super) fn window_closed(exposed: &mut KeyMap<Exposure>, key: RemoteKey) {
-    if let Some(state) = window_state(exposed, key) {
+/// The local request to invalidate a window is complete. Returns the key.
+pub(super) fn window_closed(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> Option<RemoteKey> {
+    let exposure = exposed.get_mut(&key)?;
+    if let Access::Window { state, .. } = &mut exposure.access {
         *state = WindowState::Closed;
     }
+    Some(key)
 }
 
 fn not_registered(conn: &Conn, error: &io::Error) {

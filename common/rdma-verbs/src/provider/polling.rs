@@ -49,6 +49,9 @@ impl Verbs {
             worked |= self.check_descriptors(events);
         }
         self.is_behind = false;
+        if !self.touched.is_empty() {
+            self.return_touched(events);
+        }
         worked |= self.expire();
         worked |= self.end_some(events);
         worked || events.len() > before
@@ -412,8 +415,12 @@ impl Verbs {
                 _ => conn.internal = conn.internal.saturating_sub(1),
             }
             match item {
-                SendItem::Bind(key) if done => window_opened(&mut self.exposed, key),
-                SendItem::Invalidate(key) if done => window_closed(&mut self.exposed, key),
+                SendItem::Bind(key) if done => {
+                    self.touched.extend(window_opened(&mut self.exposed, key));
+                }
+                SendItem::Invalidate(key) if done => {
+                    self.touched.extend(window_closed(&mut self.exposed, key));
+                }
                 _ => {}
             }
             if let Some(event) = completion(qp, item, outcome) {

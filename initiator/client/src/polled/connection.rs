@@ -385,7 +385,7 @@ impl Connection {
         }
     }
 
-    /// Events that occur once for each connection.
+    /// Events that most commands do without.
     #[cold]
     fn handle_rare(&mut self, event: Event, done: &mut Vec<Done>) {
         match event {
@@ -394,6 +394,7 @@ impl Connection {
                 let refused = Error::rejected(self.addr, self.qid, &private_data);
                 self.fail_with(refused);
             }
+            Event::Withdrawn { key, buf, .. } => self.transfers.buffer_returned(key, buf, done),
             Event::Closed { reason, .. } => self.on_closed(reason, done),
             Event::Received(_)
             | Event::Completion(_)

@@ -16,6 +16,7 @@ use super::call::{Call, CallTimeout, Done, SubmitError, Work};
 use super::connection::{Connection, SendContext};
 use super::pools::Pools;
 use crate::Error;
+use crate::error::MachineError;
 
 /// A command in flight.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub(super) struct Transfers {
     calls: Slab<Transfer>,
     /// Calls with commands that are not sent yet, oldest first.
     unfinished: VecDeque<usize>,
+    /// Calls that wait for their withdrawn buffers, oldest first, with the keys.
+    returning: VecDeque<(RemoteKey, usize)>,
     capacity: usize,
     /// Calls that the controller refused until the queue is authenticated again, oldest first.
     refused: VecDeque<RefusedCall>,
@@ -113,6 +116,8 @@ enum Memory {
         /// Whether the controller may invalidate the key.
         may_invalidate: bool,
     },
+    /// Withdrawn from the controller. A device still has to end the access.
+    Returning(RemoteKey),
     /// In a region that the controller, which is trusted, can access at any time. It accesses
     /// the buffer until its last command completes, or the queue pair is closed.
     Open(Buf),
@@ -333,19 +338,33 @@ impl SendContext<'_> {
         })
     }
 
-    /// The first command of a call was refused: returns the call unchanged.
+    /// The first command of a call was refused: returns the call unchanged. If its buffer returns
+    /// later, the call is accepted, and ends then.
     #[cold]
     fn undo(&mut self, index: usize, why: PostError) -> Result<(), Refused<Call, SubmitError>> {
-        let mut transfer = self.transfers.calls.remove(index);
-        let back = Call {
-            buf: transfer.memory.take_back(self.provider).unwrap_or_default(),
-            work: transfer.work,
-            user: transfer.user,
-            timeout: transfer.timeout,
-        };
         let why = match why {
             PostError::NotRegistered => SubmitError::Buffer(ExposeError::NotRegistered),
             why => SubmitError::Refused(why),
+        };
+        let Some(transfer) = self.transfers.calls.get_mut(index) else {
+            return Ok(());
+        };
+        let buf = transfer.memory.take_back(self.provider).unwrap_or_default();
+        if let Memory::Returning(key) = transfer.memory {
+            // If the queue pair is closing, its last event ends the call.
+            if !is_closing(&why) {
+                transfer.result = Err(MachineError::Internal(why.to_string()).into());
+            }
+            self.transfers.returning.push_back((key, index));
+            *self.posted = true;
+            return Ok(());
+        }
+        let transfer = self.transfers.calls.remove(index);
+        let back = Call {
+            buf,
+            work: transfer.work,
+            user: transfer.user,
+            timeout: transfer.timeout,
         };
         Err(Refused { why, back })
     }
@@ -445,6 +464,7 @@ impl Transfers {
         Self {
             calls: Slab::with_capacity(size),
             unfinished: VecDeque::with_capacity(size),
+            returning: VecDeque::new(),
             capacity: size,
             refused: VecDeque::new(),
             released: 0,
@@ -512,11 +532,46 @@ impl Transfers {
             return Ok(());
         }
         let buf = transfer.memory.take_back(provider).map_err(|_busy| BUSY)?;
+        if buf.is_none()
+            && let Memory::Returning(key) = transfer.memory
+        {
+            self.returning.push_back((key, flight.transfer));
+            return Ok(());
+        }
+        self.end(flight.transfer, buf, done);
+        Ok(())
+    }
+
+    /// The buffer of a call returned after the call was over.
+    #[cold]
+    pub(super) fn buffer_returned(&mut self, key: RemoteKey, buf: Buf, done: &mut Vec<Done>) {
+        // Others ended without their buffers, because the connection took too long to close.
+        let waiting = self.returning.iter().position(|(of, _)| *of == key);
+        let Some((_, index)) = waiting.and_then(|at| self.returning.remove(at)) else {
+            return;
+        };
+        let Some(transfer) = self.calls.get_mut(index) else {
+            return;
+        };
+        if transfer.next == 0 && transfer.result.is_ok() {
+            // No command of it was sent, because the queue pair is closing.
+            transfer.memory = Memory::Home(buf);
+        } else {
+            self.end(index, Some(buf), done);
+        }
+    }
+
+    /// Ends a call that is over.
+    #[inline]
+    fn end(&mut self, index: usize, buf: Option<Buf>, done: &mut Vec<Done>) {
+        let Some(transfer) = self.calls.get_mut(index) else {
+            return;
+        };
         match std::mem::replace(&mut transfer.result, Ok(0)) {
-            Err(error) => self.not_succeeded(flight.transfer, buf, error, done),
+            Err(error) => self.not_succeeded(index, buf, error, done),
             result => {
                 // Destructured, so that the other fields are not moved.
-                let Transfer { user, .. } = self.calls.remove(flight.transfer);
+                let Transfer { user, .. } = self.calls.remove(index);
                 done.push(Done {
                     user,
                     buf,
@@ -526,9 +581,8 @@ impl Transfers {
             }
         }
         if !self.unfinished.is_empty() {
-            self.unfinished.retain(|index| *index != flight.transfer);
+            self.unfinished.retain(|other| *other != index);
         }
-        Ok(())
     }
 
     /// A call failed. It is kept if the controller wants the queue to authenticate first.
@@ -603,6 +657,7 @@ impl Transfers {
         done: &mut Vec<Done>,
     ) {
         self.unfinished.clear();
+        self.returning.clear();
         self.released = 0;
         let refused = self.refused.drain(..);
         done.extend(refused.map(|refused| failed(refused.call, why.clone())));
@@ -690,7 +745,7 @@ impl Transfer {
             }
         };
         match &self.memory {
-            Memory::None => (Payload::None, None),
+            Memory::None | Memory::Returning(_) => (Payload::None, None),
             Memory::Home(_) => (Payload::InCapsule { len }, None),
             // All commands of a split call use one key, so none of them may invalidate it.
             Memory::Lent {
@@ -775,13 +830,19 @@ impl Memory {
         }
     }
 
-    /// The buffer, with its key invalidated if it has one of its own. Does nothing on an error.
+    /// The buffer, with its key invalidated if it has one of its own. If that takes a while, the
+    /// buffer is returning. Does nothing on an error.
     #[inline]
     fn take_back(&mut self, provider: &mut dyn Provider) -> Result<Option<Buf>, ExposeError> {
-        match self {
-            Self::Lent { slice, .. } => provider.withdraw(slice.key).map(Some),
-            _ => Ok(self.take()),
+        let Self::Lent { slice, .. } = self else {
+            return Ok(self.take());
+        };
+        let key = slice.key;
+        let buf = provider.withdraw(key)?;
+        if buf.is_none() {
+            *self = Self::Returning(key);
         }
+        Ok(buf)
     }
 
     /// The buffer, if the provider does not have it.
@@ -789,7 +850,7 @@ impl Memory {
     fn take(&mut self) -> Option<Buf> {
         match std::mem::replace(self, Self::None) {
             Self::Home(buf) | Self::Open(buf) => Some(buf),
-            Self::None | Self::Lent { .. } => None,
+            Self::None | Self::Lent { .. } | Self::Returning(_) => None,
         }
     }
 }

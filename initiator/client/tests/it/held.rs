@@ -28,13 +28,13 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(20);
 
 /// A target, a host with one I/O queue, and their time.
-struct Scene {
-    target: Fake<Shm>,
+pub(crate) struct Scene {
+    pub(crate) target: Fake<Shm>,
     admin: AdminQueue,
-    io: IoQueue,
-    pool: Pool,
-    now: Duration,
-    done: Vec<Done>,
+    pub(crate) io: IoQueue,
+    pub(crate) pool: Pool,
+    pub(crate) now: Duration,
+    pub(crate) done: Vec<Done>,
     /// Whether the last poll of the I/O queue made progress.
     progress: bool,
     /// The folder of their sockets.
@@ -85,7 +85,10 @@ impl Scene {
     }
 
     /// The same with an I/O queue over `provider`.
-    fn with(trusts_target: bool, provider: fn(Shm) -> Box<dyn Provider>) -> Self {
+    pub(crate) fn with(
+        trusts_target: bool,
+        provider: impl FnOnce(Shm) -> Box<dyn Provider>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let shm = || {
             Shm::new(ShmConfig {
@@ -150,7 +153,7 @@ impl Scene {
         scene
     }
 
-    fn poll_once(&mut self) {
+    pub(crate) fn poll_once(&mut self) {
         self.now += STEP;
         self.target.poll(self.now);
         self.admin.poll(self.now, &mut self.done);

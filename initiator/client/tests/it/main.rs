@@ -11,3 +11,4 @@ mod names;
 mod paths;
 mod polled;
 mod reservations;
+mod returning;

@@ -493,9 +493,10 @@ impl<S: BackingStores> Reactor<S> {
                     self.closed(provider, queue_pair, &reason, now);
                 }
             }
-            // Completions are handled by `serve`.
+            // Completions are handled by `serve`, and a target exposes no memory.
             Event::Received(_)
             | Event::Completion(_)
+            | Event::Withdrawn { .. }
             | Event::Established { .. }
             | Event::Rejected { .. } => {}
         }

@@ -308,7 +308,7 @@ impl Side {
 
     fn take_back(&mut self, at: usize) {
         let (slice, rights) = self.exposed[at];
-        let Ok(mut buf) = self.rdma.withdraw(slice.key) else {
+        let Ok(Some(mut buf)) = self.rdma.withdraw(slice.key) else {
             return;
         };
         self.exposed.swap_remove(at);
@@ -366,6 +366,7 @@ impl Side {
                     );
                     self.closed = true;
                 }
+                Event::Withdrawn { .. } => panic!("memory returns at once"),
                 Event::Established { .. } | Event::Rejected { .. } | Event::Ending { .. } => {}
             }
         }

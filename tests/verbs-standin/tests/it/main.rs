@@ -13,3 +13,4 @@ mod faults;
 mod libraries;
 mod resources;
 mod watched;
+mod withdrawing;

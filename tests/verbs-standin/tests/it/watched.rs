@@ -36,15 +36,17 @@ impl<P: Provider> Provider for Watched<P> {
                         .iter()
                         .for_each(|buf| assert_free(buf, "a completion"));
                 }
+                Event::Withdrawn { buf, .. } => assert_free(buf, "a withdrawal"),
                 _ => {}
             }
         }
         progress
     }
 
-    fn withdraw(&mut self, key: RemoteKey) -> Result<Buf, ExposeError> {
+    fn withdraw(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         let back = self.inner.withdraw(key)?;
-        assert_free(&back, "its owner's call");
+        back.iter()
+            .for_each(|buf| assert_free(buf, "its owner's call"));
         Ok(back)
     }
 }

@@ -13,6 +13,7 @@
 
 mod blocks;
 mod host;
+mod keeping;
 mod log;
 #[path = "../it/watched.rs"]
 mod watched;
@@ -28,6 +29,7 @@ use nvmeof_verbs_standin::{configure, counters, install, planned, violations};
 
 use blocks::Ledger;
 use host::{Host, Lost};
+use keeping::Keeping;
 use log::Log;
 use watched::Watched;
 
@@ -52,6 +54,8 @@ struct Kind {
     receives: Receives,
     /// The host trusts the target with its buffers.
     trusts: bool,
+    /// The target invalidates no keys of the host.
+    keeps_keys: bool,
 }
 
 const fn kind(settings: &'static str) -> Kind {
@@ -59,12 +63,20 @@ const fn kind(settings: &'static str) -> Kind {
         settings,
         receives: Receives::Own,
         trusts: false,
+        keeps_keys: false,
     }
 }
 
 const fn trusting(settings: &'static str) -> Kind {
     Kind {
         trusts: true,
+        ..kind(settings)
+    }
+}
+
+const fn keeping(settings: &'static str) -> Kind {
+    Kind {
+        keeps_keys: true,
         ..kind(settings)
     }
 }
@@ -83,6 +95,10 @@ fn provider() -> Box<dyn Provider> {
     Box::new(Watched { inner })
 }
 
+fn keeping_provider() -> Box<dyn Provider> {
+    Box::new(Keeping { inner: provider() })
+}
+
 impl Stage {
     fn new(kind: Kind) -> Self {
         static NETWORK: AtomicU16 = AtomicU16::new(1);
@@ -98,6 +114,7 @@ impl Stage {
         configure(&format!("{target} from={host}")).unwrap();
         let medium = match kind.receives {
             Receives::Own if kind.trusts => Medium::Trusted(provider, address, 0),
+            Receives::Own if kind.keeps_keys => Medium::Other(keeping_provider, address),
             Receives::Own => Medium::Other(provider, address),
             Receives::Shared => Medium::Shared(provider, address, 256),
         };
@@ -223,7 +240,7 @@ fn check_log(log: &Log, end: End) {
     }
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     kind("profile=roce"),
     kind("profile=roce delay=2 read_delay=3 local_delay=2"),
     kind("profile=no-windows read_delay=2"),
@@ -231,6 +248,8 @@ const KINDS: [Kind; 7] = [
     trusting("profile=roce delay=2 read_delay=3"),
     trusting("profile=no-windows"),
     trusting("profile=iwarp read_delay=2"),
+    keeping("profile=roce"),
+    keeping("profile=roce delay=2 read_delay=3 local_delay=5"),
 ];
 
 /// At some of the first passages of a place, on both sides. The fault must happen at one of them
@@ -332,6 +351,27 @@ fn trusted_target_needs_no_keys_for_commands() {
             counted.deregistrations,
         ];
         assert_eq!(of_keys, [0; 4], "{profile}");
+        host.finish(&mut stage.served);
+        assert_eq!(violations(), [""; 0]);
+    }
+}
+
+/// The host invalidates each key itself. Its calls complete when that is done.
+#[test]
+fn host_invalidates_keys_that_target_keeps() {
+    for profile in ["profile=roce", "profile=roce delay=2 local_delay=20"] {
+        let mut stage = Stage::new(keeping(profile));
+        let mut ledger = Ledger::default();
+        let mut host = stage.connect().expect("nothing fails");
+        let before = [&stage.host, &stage.target].map(|name| counters(name).unwrap());
+        host.run(&mut stage.served, &mut ledger, host::ROUNDS)
+            .expect("nothing fails");
+        host.verify(&mut stage.served, &mut ledger);
+        let after = [&stage.host, &stage.target].map(|name| counters(name).unwrap());
+        let [own, target] = [0, 1].map(|side: usize| after[side].since(&before[side]));
+        assert_eq!(target.sends_with_invalidate, 0);
+        assert_eq!(own.local_invalidates, own.binds, "{profile}");
+        assert!(own.binds > host::ROUNDS, "{profile}");
         host.finish(&mut stage.served);
         assert_eq!(violations(), [""; 0]);
     }

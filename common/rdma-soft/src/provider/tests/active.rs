@@ -237,7 +237,7 @@ fn mismatched_read_response_is_a_fault() {
     active.peer.send(stream, &[IoSlice::new(&bytes)]).unwrap();
     active.poll_once();
     assert!(matches!(active.events.last(), Some(Event::Closed { .. })));
-    let untouched = active.provider.withdraw(again.key).unwrap();
+    let untouched = active.provider.withdraw(again.key).unwrap().unwrap();
     assert!(untouched.iter().all(|byte| *byte == 0));
 }
 

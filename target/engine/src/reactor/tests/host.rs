@@ -197,7 +197,7 @@ impl Host {
         let key = (sent.qp, sent.cid);
         let cqe = self.replies.remove(&key)?;
         let exposed = self.exposed.remove(&key);
-        let data = exposed.map(|key| self.provider.withdraw(key).unwrap().to_vec());
+        let data = exposed.map(|key| self.provider.withdraw(key).unwrap().unwrap().to_vec());
         Some((cqe, data.unwrap_or_default()))
     }
 }

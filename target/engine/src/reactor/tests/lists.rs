@@ -39,7 +39,7 @@ fn pieces(host: &mut Host, qp: QpId, data: &[u8], lens: &[usize]) -> Vec<RemoteS
 fn take_back(host: &mut Host, slices: &[RemoteSlice]) -> Vec<u8> {
     let slices = slices.iter();
     slices
-        .flat_map(|slice| host.provider.withdraw(slice.key).unwrap().to_vec())
+        .flat_map(|slice| host.provider.withdraw(slice.key).unwrap().unwrap().to_vec())
         .collect()
 }
 
