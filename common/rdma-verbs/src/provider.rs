@@ -9,7 +9,7 @@ mod queueing;
 mod returning;
 mod sharing;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,8 +45,9 @@ pub struct Verbs {
     /// Exposed memory, by key.
     exposed: KeyMap<Exposure>,
     withdrawn: Withdrawn,
-    /// Withdrawn buffers that have not returned, and when their queue pairs end.
-    returning: BTreeSet<(Duration, RemoteKey)>,
+    /// Withdrawn keys whose buffers have not returned, oldest first, and when their queue pairs
+    /// end.
+    returning: VecDeque<(Duration, RemoteKey)>,
     /// Keys of withdrawn buffers that the next poll looks at.
     touched: Vec<RemoteKey>,
     conns: Table,
@@ -182,7 +183,7 @@ impl Verbs {
             regions: Vec::new(),
             exposed: KeyMap::default(),
             withdrawn: Withdrawn::default(),
-            returning: BTreeSet::new(),
+            returning: VecDeque::new(),
             touched: Vec::new(),
             conns: Table::default(),
             pending: 0,
@@ -457,7 +458,7 @@ impl Provider for Verbs {
         let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
         let lingering = self.lingering.next_deadline();
         let lost = self.lost.iter().map(|(deadline, _)| *deadline);
-        let returning = self.returning.first().map(|(deadline, _)| *deadline);
+        let returning = self.returning.front().map(|(deadline, _)| *deadline);
         // The next poll ends queue pairs.
         let ends = !self.ending.is_empty() || !self.leaving.is_empty();
         let has_more = ends || self.is_behind || !self.later.is_empty();

@@ -15,14 +15,15 @@ use nvmeof_initiator::polled::Done;
 use nvmeof_initiator_core::{Blocks, Operation};
 use nvmeof_memory::{ClassSpec, Classes, Pages};
 use nvmeof_rdma::{Address, Provider};
-use nvmeof_rdma_layers::{Dice, Faults, OneIn};
+use nvmeof_rdma_layers::{Dice, Faults};
 use nvmeof_rdma_sim::{NetworkFault, SimConfig, SimNet};
-use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{Limits, Model, Target};
 use nvmeof_target_engine::ReactorConfig;
 
 use crate::disk::{Disks, Temper};
-use crate::host::{Host, SUBNQN};
+use crate::host::Host;
 use crate::medium::Medium;
+use crate::plain::{self, BLOCK, PORT, TARGET};
 use crate::plan::{DiskShape, HostShape};
 use crate::world::Reactors;
 pub use peer::Habit;
@@ -73,9 +74,7 @@ pub struct Service {
     pub disconnected: u64,
 }
 
-const TARGET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-const PORT: u16 = 4420;
-const BLOCK: u32 = 4096;
+const BLOCKS: u64 = 1 << 9;
 /// Outstanding commands of all flooding peers: each takes run time.
 const COMMANDS: usize = 128;
 /// Time for peers to connect before the measurement.
@@ -288,44 +287,14 @@ fn model() -> Model {
         in_capsule: 4096,
         ..Limits::default()
     };
-    let port = PortSpec::new(TARGET, PORT, vec![Fabric::Iwarp.into()]);
-    let namespace = NamespaceSpec {
-        nsid: 1,
-        blocks: 1 << 9,
-        block_size: BLOCK,
-        store: 0,
-        ..NamespaceSpec::default()
-    };
-    let subsystem = SubsystemSpec {
-        nqn: SUBNQN.to_owned(),
-        allow_any_host: true,
-        namespaces: vec![namespace],
-        ..SubsystemSpec::default()
-    };
-    Model::build(limits, &[port], &[subsystem]).unwrap()
+    plain::model(limits, BLOCKS, false)
 }
 
 /// A disk with room for all, whose delays grow with the length of a command, to limit the
 /// bytes of a run.
 fn disk(length: u32) -> (DiskShape, Temper) {
-    let shape = DiskShape {
-        blocks: 1 << 9,
-        block_size: BLOCK.into(),
-        deallocate: false,
-        volatile: false,
-        forgets: false,
-        alignment: 512,
-        scratch: false,
-    };
     let latency = Duration::from_millis(if length > 256 << 10 { 10 } else { 4 });
-    let temper = Temper {
-        latency: latency..=latency,
-        stalls: (OneIn(0), Duration::ZERO),
-        eio: OneIn(0),
-        enospc: OneIn(0),
-        room: 10_000,
-    };
-    (shape, temper)
+    plain::disk(BLOCKS, latency, 10_000)
 }
 
 fn shape_of(crowd: &Crowd) -> HostShape {

@@ -29,6 +29,7 @@ mod keys;
 mod medium;
 mod oracle;
 pub mod paths;
+mod plain;
 mod plan;
 mod reservations;
 pub mod scale;

@@ -1,23 +1,23 @@
 //! A target with many reactors: the messages between them, and the queue pairs that they poll,
 //! for one event.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use nvmeof_initiator::polled::{Call, Done};
 use nvmeof_initiator_core::{Blocks, Operation, admin};
 use nvmeof_memory::{ClassSpec, Pages};
 use nvmeof_rdma::Address;
-use nvmeof_rdma_layers::{Dice, Faults, OneIn};
+use nvmeof_rdma_layers::{Dice, Faults};
 use nvmeof_rdma_sim::{SimConfig, SimNet};
-use nvmeof_target_core::{Fabric, Limits, Model, NamespaceSpec, PortSpec, SubsystemSpec, Target};
+use nvmeof_target_core::{Limits, Model, Target};
 use nvmeof_target_engine::{Mail, ReactorConfig};
 use nvmeof_wire::registers::{Property, PropertyValue};
 
-use crate::disk::{Disks, Temper};
-use crate::host::{Host, SUBNQN};
+use crate::disk::Disks;
+use crate::host::Host;
 use crate::medium::Medium;
-use crate::plan::{DiskShape, HostShape};
+use crate::plain::{self, BLOCK, PORT, TARGET};
+use crate::plan::HostShape;
 use crate::world::Reactors;
 
 /// What an event costs, over all reactors.
@@ -43,9 +43,6 @@ pub struct Scale {
     done: Vec<Done>,
 }
 
-const TARGET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-const PORT: u16 = 4420;
-const BLOCK: u32 = 4096;
 const BLOCKS: u64 = 16;
 /// Keep Alive Timeout of the hosts.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -66,7 +63,8 @@ impl Scale {
             net: net.clone(),
             crc: false,
         };
-        let disks = Disks::new(net.clone(), dice.roll(), &[shape()], temper());
+        let (shape, temper) = plain::disk(BLOCKS, Duration::from_micros(100), 64);
+        let disks = Disks::new(net.clone(), dice.roll(), &[shape], temper);
         let target = Target::new(model(0));
         let config = ReactorConfig {
             shared_receives: 0,
@@ -284,50 +282,12 @@ impl Scale {
 }
 
 fn model(revision: u32) -> Model {
-    let port = PortSpec::new(TARGET, PORT, vec![Fabric::Iwarp.into()]);
-    let namespace = NamespaceSpec {
-        nsid: 1,
-        blocks: BLOCKS,
-        block_size: BLOCK,
-        store: 0,
-        readonly: revision % 2 == 1,
-        ..NamespaceSpec::default()
-    };
-    let subsystem = SubsystemSpec {
-        nqn: SUBNQN.to_owned(),
-        allow_any_host: true,
-        namespaces: vec![namespace],
-        ..SubsystemSpec::default()
-    };
     let limits = Limits {
         max_transfer: 128 << 10,
         controllers: 256,
         ..Limits::default()
     };
-    Model::build(limits, &[port], &[subsystem]).unwrap()
-}
-
-fn shape() -> DiskShape {
-    DiskShape {
-        blocks: BLOCKS,
-        block_size: BLOCK.into(),
-        deallocate: false,
-        volatile: false,
-        forgets: false,
-        alignment: 512,
-        scratch: false,
-    }
-}
-
-fn temper() -> Temper {
-    let latency = Duration::from_micros(100);
-    Temper {
-        latency: latency..=latency,
-        stalls: (OneIn(0), Duration::ZERO),
-        eio: OneIn(0),
-        enospc: OneIn(0),
-        room: 64,
-    }
+    plain::model(limits, BLOCKS, revision % 2 == 1)
 }
 
 fn host_shape() -> HostShape {

@@ -35,8 +35,8 @@ pub(super) struct Exposure {
     /// `None` if it has returned already.
     pub(super) buf: Option<Buf>,
     pub(super) access: Access,
-    /// Its owner withdrew it, and a device has to end the access until this time.
-    pub(super) withdrawn: Option<Duration>,
+    /// Its owner withdrew it, and a device has to end the access.
+    pub(super) withdrawn: bool,
 }
 
 /// How a peer accesses it.
@@ -113,7 +113,7 @@ impl Verbs {
             qp,
             buf: Some(buf),
             access,
-            withdrawn: None,
+            withdrawn: false,
         };
         self.exposed.insert(slice.key, exposure);
         Ok(slice)
@@ -324,7 +324,7 @@ impl Verbs {
     pub(super) fn close_to_peer(&mut self, key: RemoteKey) -> Result<Option<Buf>, ExposeError> {
         let exposure = match self.exposed.entry(key) {
             Entry::Occupied(entry) if entry.get().may_go_back() => entry.remove(),
-            Entry::Occupied(entry) if entry.get().withdrawn.is_none() => {
+            Entry::Occupied(entry) if !entry.get().withdrawn => {
                 self.return_later(key);
                 return Ok(None);
             }
@@ -334,7 +334,7 @@ impl Verbs {
     }
 
     /// Closes memory that the peer cannot access any more, or will not once it is closed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_exposure(&mut self, key: RemoteKey, exposure: Exposure) -> Option<Buf> {
         let qp = exposure.qp;
         if matches!(exposure.access, Access::Region { .. }) {
@@ -457,7 +457,7 @@ impl Exposure {
     /// Whether it returns at once when it is withdrawn.
     #[inline]
     fn may_go_back(&self) -> bool {
-        self.withdrawn.is_none() && self.is_closable()
+        !self.withdrawn && self.is_closable()
     }
 
     /// Whether the peer cannot access it any more, or will not once it is dropped.
@@ -482,7 +482,7 @@ pub(super) fn window_opened(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> O
     {
         *state = WindowState::Open;
     }
-    exposure.withdrawn.map(|_| key)
+    exposure.withdrawn.then_some(key)
 }
 
 /// The local request to invalidate a window is complete. Returns the key.

@@ -27,9 +27,10 @@ impl Verbs {
     #[cold]
     pub(super) fn return_later(&mut self, key: RemoteKey) {
         if let Some(exposure) = self.exposed.get_mut(&key) {
-            exposure.withdrawn = Some(NOT_SET);
+            exposure.withdrawn = true;
         }
         self.invalidate(key);
+        self.returning.push_back((NOT_SET, key));
         self.touched.push(key);
         self.is_behind = true;
     }
@@ -38,26 +39,23 @@ impl Verbs {
     /// and requests invalidations for which there was no entry.
     #[cold]
     pub(super) fn return_touched(&mut self, events: &mut Vec<Event>) {
-        let deadline = self.now + self.resend_time();
+        let time = self.now + self.resend_time();
+        let newest = self.returning.iter_mut().rev();
+        for (deadline, _) in newest.take_while(|(deadline, _)| *deadline == NOT_SET) {
+            *deadline = time;
+        }
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
             // Others returned already, and their key may be in use again.
-            let Some(exposure) = self.exposed.get_mut(&key) else {
+            let withdrawn = |exposure: &&mut Exposure| exposure.withdrawn;
+            let Some(exposure) = self.exposed.get_mut(&key).filter(withdrawn) else {
                 continue;
             };
-            let Some(own) = &mut exposure.withdrawn else {
-                continue;
-            };
-            if *own == NOT_SET {
-                *own = deadline;
-                self.returning.insert((deadline, key));
-            }
-            let own = *own;
             if exposure.is_closable() {
                 self.return_one(key, events);
             } else if exposure.is_overtaken() {
-                self.returning.remove(&(own, key));
                 let (qp, buf) = (exposure.qp, exposure.buf.take());
+                self.forget_deadline(key);
                 events.extend(buf.map(|buf| Event::Withdrawn { qp, key, buf }));
             } else if !self.invalidate(key) {
                 self.touched.push(key);
@@ -71,16 +69,21 @@ impl Verbs {
         let Some(exposure) = self.exposed.remove(&key) else {
             return;
         };
+        self.forget_deadline(key);
         let qp = exposure.qp;
-        let deadline = exposure.withdrawn.unwrap_or(NOT_SET);
-        self.returning.remove(&(deadline, key));
         let buf = self.end_exposure(key, exposure);
         events.extend(buf.map(|buf| Event::Withdrawn { qp, key, buf }));
     }
 
+    /// Forgets the deadline of a key. It is mostly the first one.
+    fn forget_deadline(&mut self, key: RemoteKey) {
+        let of = self.returning.iter().position(|(_, of)| *of == key);
+        of.and_then(|at| self.returning.remove(at));
+    }
+
     /// Returns all withdrawn buffers of a queue pair that is destroyed.
     pub(super) fn return_all_of(&mut self, qp: QpId, events: &mut Vec<Event>) {
-        let of = |one: &Exposure| one.qp == qp && one.withdrawn.is_some();
+        let of = |one: &Exposure| one.qp == qp && one.withdrawn;
         let keys = self.exposed.iter().filter(|(_, one)| of(one));
         let keys: Vec<RemoteKey> = keys.map(|(key, _)| *key).collect();
         for key in keys {
@@ -93,11 +96,11 @@ impl Verbs {
     /// any.
     pub(super) fn end_unreturned(&mut self) -> bool {
         let mut any = false;
-        while let Some((deadline, key)) = self.returning.first().copied() {
+        while let Some((deadline, key)) = self.returning.front().copied() {
             if deadline > self.now {
                 break;
             }
-            self.returning.pop_first();
+            self.returning.pop_front();
             any = true;
             if let Some(qp) = self.exposed.get(&key).map(|exposure| exposure.qp) {
                 self.fail(qp, not_acknowledged());

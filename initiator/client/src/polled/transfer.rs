@@ -536,9 +536,9 @@ impl Transfers {
             && let Memory::Returning(key) = transfer.memory
         {
             self.returning.push_back((key, flight.transfer));
-            return Ok(());
+        } else {
+            self.end(flight.transfer, buf, done);
         }
-        self.end(flight.transfer, buf, done);
         Ok(())
     }
 
@@ -562,7 +562,7 @@ impl Transfers {
     }
 
     /// Ends a call that is over.
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, index: usize, buf: Option<Buf>, done: &mut Vec<Done>) {
         let Some(transfer) = self.calls.get_mut(index) else {
             return;

@@ -129,6 +129,7 @@ fn invalidation_that_never_completes_ends_connection() {
         while !rig[A].is_closed(link.a) {
             let key = keys[0];
             assert!(rig[A].take_returned(key).is_none(), "it is not complete");
+            assert!(rig.now() < start + 2 * BOUND, "it does not end");
             rig.step();
         }
         let waited = rig.now() - start;
