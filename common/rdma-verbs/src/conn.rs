@@ -52,6 +52,7 @@ pub(crate) enum Phase {
 
 impl Phase {
     /// The error for a call that this phase does not allow.
+    #[cold]
     pub(crate) fn refusal(self) -> PostError {
         let state = match self {
             Self::Resolving | Self::Routing | Self::Connecting => "connecting",
@@ -178,8 +179,8 @@ impl Conn {
             private_data: PrivateData::empty(),
             asked: (0, 0),
             reads_out: 0,
-            recvs: Outstanding::new(),
-            sends: Outstanding::new(),
+            recvs: Outstanding::new(WorkId::of(id, true)),
+            sends: Outstanding::new(WorkId::of(id, false)),
             kept: VecDeque::new(),
             stuck: None,
             work: 0,
@@ -201,16 +202,12 @@ impl Conn {
 }
 
 impl Conn {
-    /// Ends the access of the device to the memory that `item`, the oldest request, keeps.
+    /// Ends the access of the device to the memory of the oldest request that keeps memory.
     ///
     /// # Errors
     /// If the device fails to do that.
-    #[inline]
-    pub(crate) fn close_kept(&mut self, item: &SendItem) -> io::Result<()> {
-        match item {
-            SendItem::Work { keeps: true, .. } => self.kept.pop_front().map_or(Ok(()), Kept::close),
-            _ => Ok(()),
-        }
+    pub(crate) fn close_kept(&mut self) -> io::Result<()> {
+        self.kept.pop_front().map_or(Ok(()), Kept::close)
     }
 
     /// Whether destroying its id or its queue pair would block in the kernel.

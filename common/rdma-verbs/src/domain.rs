@@ -109,7 +109,7 @@ impl Domain {
 
     /// The view of `buf` for a receive, also if it is empty, because some drivers refuse
     /// receives without memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn room(&self, buf: &Buf) -> Option<Segment> {
         let region = self.registered(buf)?;
         Some(Segment {

@@ -16,6 +16,8 @@ use crate::sys::MemoryRegion;
 /// Work requests that are posted and not returned yet.
 #[derive(Debug)]
 pub(crate) struct Outstanding<T> {
+    /// What the IDs of its work requests have in common; the rest is their number.
+    ids: u64,
     /// Number of the oldest one.
     first: u64,
     entries: VecDeque<Entry<T>>,
@@ -96,8 +98,10 @@ pub(crate) const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
 impl<T> Outstanding<T> {
-    pub(crate) fn new() -> Self {
+    /// For work requests with these [IDs](crate::work_id::WorkId::of).
+    pub(crate) fn new(ids: u64) -> Self {
         Self {
+            ids,
             first: 0,
             entries: VecDeque::new(),
             covered: 0,
@@ -118,7 +122,7 @@ impl<T> Outstanding<T> {
         self.first
     }
 
-    /// Adds a work request; returns its number for the work request ID.
+    /// Adds a work request; returns its ID.
     pub(crate) fn push(&mut self, item: T, alone: bool) -> u64 {
         let number = self.first + self.entries.len() as u64;
         self.entries.push_back(Entry {
@@ -126,9 +130,14 @@ impl<T> Outstanding<T> {
             alone,
             end: None,
         });
-        number & NUMBER_MASK
+        self.id(number)
     }
 
+    fn id(&self, number: u64) -> u64 {
+        self.ids | number & NUMBER_MASK
+    }
+
+    /// The place of a work request, by its ID or its number.
     fn index(&self, number: u64) -> Option<usize> {
         let index = number.wrapping_sub(self.first) & NUMBER_MASK;
         let index = usize::try_from(index).ok()?;
@@ -142,11 +151,10 @@ impl<T> Outstanding<T> {
         Some(&mut entry.item)
     }
 
-    /// All outstanding requests, oldest first, with their numbers.
+    /// All outstanding requests, oldest first, with their IDs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        let numbers = self.first..;
-        let numbers = numbers.map(|number| number & NUMBER_MASK);
-        numbers.zip(self.entries.iter().map(|entry| &entry.item))
+        let ids = (self.first..).map(|number| self.id(number));
+        ids.zip(self.entries.iter().map(|entry| &entry.item))
     }
 
     /// Records a completion. Returns whether it belongs to an outstanding request.
@@ -197,15 +205,9 @@ impl<T> Outstanding<T> {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(T, Outcome)> {
         let oldest = self.entries.front()?;
-        match oldest.end {
-            // The common case: one that is unsignaled.
-            None if self.is_covered(oldest) && !self.ended => {
-                let entry = self.entries.pop_front()?;
-                self.first += 1;
-                Some((entry.item, Outcome::Success))
-            }
-            None if !self.is_covered(oldest) => None,
-            _ => self.pop_anyway(),
+        match oldest.end.is_some() || self.is_covered(oldest) {
+            true => self.pop_anyway(),
+            false => None,
         }
     }
 
@@ -218,16 +220,26 @@ impl<T> Outstanding<T> {
     #[inline]
     pub(crate) fn pop_anyway(&mut self) -> Option<(T, Outcome)> {
         let entry = self.entries.pop_front()?;
-        let is_covered = self.is_covered(&entry);
+        let is_done = match &entry.end {
+            Some(end) => end.is_success(),
+            None => self.is_covered(&entry),
+        };
         self.first += 1;
-        let end = match entry.end {
-            Some(Outcome::Success) if !self.ended => Outcome::Success,
-            None if is_covered && !self.ended => Outcome::Success,
+        let end = match is_done && !self.ended {
+            true => Outcome::Success,
+            false => self.end_with(entry.end),
+        };
+        Some((entry.item, end))
+    }
+
+    /// The outcome of a request that did not succeed: none does from then on.
+    #[cold]
+    fn end_with(&mut self, end: Option<Outcome>) -> Outcome {
+        self.ended = true;
+        match end {
             Some(Outcome::Failed(reason)) => Outcome::Failed(reason),
             _ => Outcome::Flushed,
-        };
-        self.ended |= end != Outcome::Success;
-        Some((entry.item, end))
+        }
     }
 }
 
@@ -248,7 +260,7 @@ mod tests {
 
     #[test]
     fn completion_completes_earlier_requests() {
-        let mut outstanding = Outstanding::new();
+        let mut outstanding = Outstanding::new(0);
         let numbers: Vec<u64> = (0..4).map(|item| outstanding.push(item, false)).collect();
         assert!(outstanding.pop().is_none());
         assert!(outstanding.complete(numbers[2], Outcome::Success));
@@ -265,7 +277,7 @@ mod tests {
 
     #[test]
     fn read_waits_for_own_completion_and_delays_later_ones() {
-        let mut outstanding = Outstanding::new();
+        let mut outstanding = Outstanding::new(0);
         let read = outstanding.push(0, true);
         outstanding.push(1, false);
         let send = outstanding.push(2, false);
@@ -277,7 +289,7 @@ mod tests {
 
     #[test]
     fn flushed_request_does_not_complete_earlier_ones() {
-        let mut outstanding = Outstanding::new();
+        let mut outstanding = Outstanding::new(0);
         outstanding.push(0, false);
         let second = outstanding.push(1, false);
         outstanding.push(2, false);
@@ -289,7 +301,7 @@ mod tests {
 
     #[test]
     fn requests_before_failure_are_complete() {
-        let mut outstanding = Outstanding::new();
+        let mut outstanding = Outstanding::new(0);
         outstanding.push(0, false);
         let second = outstanding.push(1, false);
         let third = outstanding.push(2, false);
@@ -309,7 +321,7 @@ mod tests {
 
     #[test]
     fn numbers_wrap() {
-        let mut outstanding = Outstanding::new();
+        let mut outstanding = Outstanding::new(0);
         outstanding.first = NUMBER_MASK;
         outstanding.covered = outstanding.first;
         let last = outstanding.push(0, false);
@@ -321,7 +333,7 @@ mod tests {
 
     #[test]
     fn oldest_request_is_taken_until_one_fails() {
-        let mut outstanding = Outstanding::new();
+        let mut outstanding = Outstanding::new(0);
         let numbers = [0, 1, 2].map(|item| outstanding.push(item, true));
         assert_eq!(outstanding.take_oldest(numbers[1]), None, "not the oldest");
         assert_eq!(outstanding.take_oldest(numbers[0]), Some(0));
@@ -340,7 +352,7 @@ mod tests {
             kinds in prop::collection::vec(any::<bool>(), 1..40),
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..80),
         ) {
-            let mut outstanding = Outstanding::new();
+            let mut outstanding = Outstanding::new(0);
             let numbers: Vec<u64> = kinds.iter().enumerate()
                 .map(|(item, alone)| outstanding.push(item, *alone)).collect();
             let mut completed = vec![false; kinds.len()];

@@ -78,6 +78,7 @@ mod tests {
         match payload {
             Payload::Memory(parts) => parts.iter().flatten().map(|it| (it.addr, it.len)).collect(),
             Payload::Inline { len, .. } => vec![(0, *len)],
+            Payload::Entry(_) => vec![(0, 16)],
         }
     }
 

@@ -31,11 +31,12 @@ pub(crate) struct WorkId {
 }
 
 impl WorkId {
-    pub(crate) fn of(qp: QpId, recv: bool, number: u64) -> u64 {
+    /// The IDs of a queue of `qp`, to each of which a number is added.
+    pub(crate) fn of(qp: QpId, recv: bool) -> u64 {
         let (slot, generation) = (qp.0 & SLOT_MASK, qp.0 >> SLOT_BITS);
         let kind = if recv { RECV } else { 0 };
         let generation = generation & GENERATION_MASK;
-        kind | slot << (GENERATION_BITS + NUMBER_BITS) | generation << NUMBER_BITS | number
+        kind | slot << (GENERATION_BITS + NUMBER_BITS) | generation << NUMBER_BITS
     }
 
     /// The ID of a shared receive.
@@ -66,14 +67,15 @@ mod tests {
     fn work_ids_hold_slot_generation_and_number() {
         let qp = QpId(0x1234_5678 << SLOT_BITS | 0x1_5678);
         for (recv, number) in [(false, 0), (true, (1 << NUMBER_BITS) - 1), (false, 77)] {
-            let id = WorkId::parse(WorkId::of(qp, recv, number));
+            let id = WorkId::of(qp, recv) | number;
+            assert_eq!(WorkId::shared(id), None);
+            let id = WorkId::parse(id);
             assert_eq!((id.recv, id.number), (recv, number));
             assert_eq!(id.slot, 0x1_5678);
             assert_eq!(id.generation, 0x1234_5678 & GENERATION_MASK);
-            assert_eq!(WorkId::shared(WorkId::of(qp, recv, number)), None);
         }
         let all = QpId(u64::MAX);
-        assert_eq!(WorkId::shared(WorkId::of(all, true, 0)), None);
+        assert_eq!(WorkId::shared(WorkId::of(all, true)), None);
         assert_eq!(WorkId::shared(WorkId::of_shared(77)), Some(77));
     }
 }

@@ -42,8 +42,8 @@ pub struct WriteAndSend {
     pub local: Buf,
     /// Destination; at least as long as `local`.
     pub remote: RemoteSlice,
-    /// The message.
-    pub head: Inline,
+    /// The message, as long as a completion queue entry.
+    pub head: [u8; 16],
     /// A key of the peer that the message invalidates.
     pub invalidate: Option<RemoteKey>,
 }
@@ -92,7 +92,7 @@ impl WriteAndSend {
             invalidate,
         } = self;
         let send = Work::Send {
-            head,
+            head: Inline::of(head),
             body: None,
             invalidate,
             solicited: false,

@@ -28,13 +28,14 @@ pub struct Slots<T> {
     slots: Vec<Slot<T>>,
     /// Numbers of the empty slots.
     free: Vec<u16>,
-    /// Bits of a command identifier that name the slot.
-    slot_bits: u32,
+    /// The bits of a command identifier that name the slot.
+    index_bits: u16,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    generation: u16,
+    /// The identifier of its present or next value.
+    cid: Cid,
     value: Option<T>,
 }
 
@@ -49,14 +50,14 @@ impl<T> Slots<T> {
             .filter(|_| count <= MAX_SLOTS)
             .and_then(|last| u16::try_from(last).ok())
             .ok_or(BadSlotCount(count))?;
-        let empty = || Slot {
-            generation: 0,
+        let empty = |index| Slot {
+            cid: Cid(index),
             value: None,
         };
         Ok(Self {
-            slots: std::iter::repeat_with(empty).take(count).collect(),
+            slots: (0..=last).map(empty).collect(),
             free: (0..=last).rev().collect(),
-            slot_bits: u16::BITS - last.leading_zeros(),
+            index_bits: u16::MAX.checked_shr(last.leading_zeros()).unwrap_or(0),
         })
     }
 
@@ -90,7 +91,7 @@ impl<T> Slots<T> {
             return Err(value);
         };
         slot.value = Some(value);
-        Ok(Cid(index | shl(slot.generation, self.slot_bits)))
+        Ok(slot.cid)
     }
 
     /// The value in the slot of `cid`.
@@ -98,10 +99,9 @@ impl<T> Slots<T> {
     /// # Errors
     /// [`UnknownCid`] when the slot is empty.
     pub fn get_mut(&mut self, cid: Cid) -> Result<&mut T, UnknownCid> {
-        let (index, generation) = self.split(cid);
         self.slots
-            .get_mut(usize::from(index))
-            .filter(|slot| slot.generation == generation)
+            .get_mut(usize::from(cid.0 & self.index_bits))
+            .filter(|slot| slot.cid == cid)
             .and_then(|slot| slot.value.as_mut())
             .ok_or(UnknownCid { cid })
     }
@@ -111,45 +111,35 @@ impl<T> Slots<T> {
     /// # Errors
     /// [`UnknownCid`] when it was empty.
     pub fn remove(&mut self, cid: Cid) -> Result<T, UnknownCid> {
-        let (index, generation) = self.split(cid);
-        let bits = self.slot_bits;
+        let index = cid.0 & self.index_bits;
         let slot = self
             .slots
             .get_mut(usize::from(index))
-            .filter(|slot| slot.generation == generation)
+            .filter(|slot| slot.cid == cid)
             .ok_or(UnknownCid { cid })?;
         let value = slot.value.take().ok_or(UnknownCid { cid })?;
-        slot.generation = next_generation(generation, bits);
+        slot.cid = next(cid, self.index_bits);
         self.free.push(index);
         Ok(value)
     }
 
     /// The slots in use.
     pub fn iter(&self) -> impl Iterator<Item = (Cid, &T)> {
-        let bits = self.slot_bits;
-        (0u16..).zip(&self.slots).filter_map(move |(index, slot)| {
-            let cid = Cid(index | shl(slot.generation, bits));
-            slot.value.as_ref().map(|value| (cid, value))
-        })
-    }
-
-    fn split(&self, cid: Cid) -> (u16, u16) {
-        let generation = cid.0.checked_shr(self.slot_bits).unwrap_or(0);
-        (cid.0 ^ shl(generation, self.slot_bits), generation)
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.value.as_ref().map(|value| (slot.cid, value)))
     }
 }
 
-fn shl(generation: u16, bits: u32) -> u16 {
-    generation.checked_shl(bits).unwrap_or(0)
-}
-
-/// The next generation. The last one is left out, so that no identifier is
-/// FFFFh, which stands for "no command" in the error log (NVMe Base 2.0,
+/// The identifier of the same slot in the next generation. The last generation is left out, so
+/// that no identifier is FFFFh, which stands for "no command" in the error log (NVMe Base 2.0,
 /// section 5.16.1.2).
-fn next_generation(generation: u16, slot_bits: u32) -> u16 {
-    let last = u16::MAX.checked_shr(slot_bits).unwrap_or(0);
-    let next = generation.wrapping_add(1);
-    if next >= last { 0 } else { next }
+fn next(cid: Cid, index_bits: u16) -> Cid {
+    let next = cid.0.wrapping_add(index_bits + 1);
+    match next | index_bits {
+        u16::MAX => Cid(cid.0 & index_bits),
+        _ => Cid(next),
+    }
 }
 
 #[cfg(test)]

@@ -34,11 +34,13 @@ impl Backend for NullBackend {
         request: &mut Request,
         _io: &mut Io<'_>,
     ) -> Result<Submitted, RefusalReason> {
-        let result = self.geometry.check(&self.name, &request.op);
-        if let (Ok(()), Op::Read { buf, .. }) = (&result, &mut request.op) {
+        if let Err(error) = self.geometry.check(&self.name, &request.op) {
+            return Ok(Submitted::Done(Err(error)));
+        }
+        if let Op::Read { buf, .. } = &mut request.op {
             buf.fill(0);
         }
-        Ok(Submitted::Done(result))
+        Ok(Submitted::Done(Ok(())))
     }
 
     fn complete(&mut self, _done: uring::Done, _io: &mut Io<'_>) {}

@@ -245,12 +245,18 @@ impl UringStores {
             store: index_bits(number),
             done: &mut self.ready,
         };
-        let submitted = open.backend.submit(request, &mut io);
-        if let (Ok(Submitted::Pending), false) = (&submitted, open.is_active) {
-            open.is_active = true;
-            self.active.push(index_bits(number));
+        match open.backend.submit(request, &mut io) {
+            Ok(Submitted::Pending) => {
+                if !open.is_active {
+                    open.is_active = true;
+                    self.active.push(index_bits(number));
+                }
+                Ok(Submitted::Pending)
+            }
+            // Not moved: an error is long.
+            Ok(Submitted::Done(Ok(()))) => Ok(Submitted::Done(Ok(()))),
+            ended => ended,
         }
-        submitted
     }
 
     /// Passes submitted operations to the kernel in one system call. `poll` does so too:

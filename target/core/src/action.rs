@@ -62,8 +62,8 @@ pub enum Action {
     Close(CloseCause),
 }
 
-/// The response to a command.
-#[derive(Clone, Copy, Debug)]
+/// The response to a command. It is long, so it is not `Copy`.
+#[derive(Clone, Debug)]
 pub struct Response {
     /// Destination of the data in the request's buffer: write its first `len` bytes by RDMA
     /// Write first. Only the message of an Authentication Receive may be shorter than the buffer.

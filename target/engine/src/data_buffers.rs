@@ -32,7 +32,7 @@ impl DataBuffers {
     }
 
     /// Takes a buffer as [`Classes::take`] does.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, len: usize) -> Option<Buf> {
         if len <= self.short
             && let Some(mut buf) = self.at_hand.pop()

@@ -3,7 +3,7 @@
 use crate::Endpoint::{A, B};
 use crate::pattern::{check, fill};
 use crate::rig::{Link, Rig};
-use nvmeof_rdma::{Inline, PostError, QpConfig, RemoteSlice, Rights, WorkKind, WriteAndSend};
+use nvmeof_rdma::{PostError, QpConfig, RemoteSlice, Rights, WorkKind, WriteAndSend};
 
 /// Bytes of the message, as many as a completion queue entry has.
 const HEAD: usize = 16;
@@ -15,7 +15,7 @@ fn reply(rig: &Rig<'_>, seed: u64, len: usize, remote: RemoteSlice) -> WriteAndS
     WriteAndSend {
         local: rig[A].filled(len, seed),
         remote,
-        head: Inline::of(head),
+        head,
         invalidate: None,
     }
 }

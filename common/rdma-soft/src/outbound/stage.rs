@@ -65,7 +65,7 @@ impl Outbound {
         };
         let done = Done::Work(number);
         self.frames
-            .frame_with(&write, payload, (&send, &head), done);
+            .frame_with(&write, payload, (&send, &Inline::of(head)), done);
         self.queue.push_back(Entry {
             tag,
             buf: Some(local),

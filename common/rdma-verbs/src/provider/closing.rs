@@ -491,7 +491,9 @@ fn flush(conn: &mut Conn, events: &mut Vec<Event>) {
     events.extend(stuck.and_then(|(item, outcome)| completion(qp, item, outcome)));
     while let Some((item, outcome)) = conn.sends.pop_anyway() {
         // The memory is closed before its owner gets it back.
-        let _ = conn.close_kept(&item);
+        if let SendItem::Work { keeps: true, .. } = item {
+            let _ = conn.close_kept();
+        }
         events.extend(completion(qp, item, outcome));
     }
     while let Some((item, outcome)) = conn.recvs.pop_anyway() {

@@ -8,14 +8,17 @@
 use std::time::Duration;
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
-use nvmeof_rdma::{CloseReason, Event, Fault, Outcome, QpId, RemoteKey, explain};
+use nvmeof_memory::Buf;
+use nvmeof_rdma::{
+    CloseReason, Completion, Event, Fault, Outcome, QpId, Received, RemoteKey, Tag, explain,
+};
 
-use super::closing::{completion, received, watched};
+use super::closing::{received, watched};
 use super::exposing::{window_closed, window_opened};
 use super::{Verbs, watch};
 use crate::adapter::AdapterId;
 use crate::conn::{Conn, Phase};
-use crate::outstanding::{SendItem, failed};
+use crate::outstanding::{RecvItem, SendItem, failed};
 use crate::sys::{Batch, ContextKey, CqKey, DeviceEvent, WorkCompletion, event, status};
 use crate::words::{
     event_reason, not_closed, queue_failed, recv_reason, send_reason, stopped_by_request,
@@ -71,7 +74,7 @@ impl Verbs {
                     }
                     any = true;
                     for one in batch.iter() {
-                        self.on_completion(adapter, &one, events);
+                        self.on_completion(adapter, one, events);
                     }
                     if !batch.was_full() {
                         break;
@@ -306,11 +309,11 @@ impl Verbs {
     }
 
     #[inline]
-    fn on_completion(&mut self, of: AdapterId, wc: &WorkCompletion, events: &mut Vec<Event>) {
-        if let Some(number) = WorkId::shared(wc.id) {
+    fn on_completion(&mut self, of: AdapterId, wc: WorkCompletion<'_>, events: &mut Vec<Event>) {
+        if let Some(number) = WorkId::shared(wc.id()) {
             return self.on_shared(of, number, wc, events);
         }
-        let id = WorkId::parse(wc.id);
+        let id = WorkId::parse(wc.id());
         let Some(conn) = self.conns.of_work(id) else {
             // Completion of a destroyed queue pair.
             return;
@@ -320,17 +323,46 @@ impl Verbs {
             return self.on_sent(qp, id.number, wc, events);
         }
         // Fast path: nothing failed, and the connection is established.
-        if wc.status == status::SUCCESS
+        if wc.status() == status::SUCCESS
             && conn.phase == Phase::Running
-            && let Some(mut item) = conn.recvs.take_oldest(id.number)
+            && let Some(RecvItem { tag, buf, .. }) = conn.recvs.take_oldest(id.number)
         {
-            item.len = wc.len as usize;
-            item.invalidated = wc.invalidated.map(RemoteKey);
-            let outcome = self.after_invalidation(qp, wc);
-            events.push(Event::Received(received(qp, item, outcome)));
+            if wc.invalidated().is_some() {
+                return self.received_invalidation(qp, tag, buf, wc, events);
+            }
+            events.push(Event::Received(Received {
+                qp,
+                tag,
+                len: wc.len().min(buf.len()),
+                buf,
+                invalidated: None,
+                solicited: false,
+                outcome: Outcome::Success,
+            }));
         } else {
             self.on_received(qp, id.number, wc, events);
         }
+    }
+
+    /// A receive completed whose message invalidated a key.
+    #[inline(never)]
+    fn received_invalidation(
+        &mut self,
+        qp: QpId,
+        tag: Tag,
+        buf: Buf,
+        wc: WorkCompletion<'_>,
+        events: &mut Vec<Event>,
+    ) {
+        let outcome = self.after_invalidation(qp, wc);
+        let (len, invalidated) = (wc.len(), wc.invalidated().map(RemoteKey));
+        let item = RecvItem {
+            tag,
+            buf,
+            len,
+            invalidated,
+        };
+        events.push(Event::Received(received(qp, item, outcome)));
     }
 
     /// The outcome for the completion of a receive.
@@ -338,7 +370,7 @@ impl Verbs {
     pub(super) fn recv_outcome(
         &mut self,
         qp: QpId,
-        wc: &WorkCompletion,
+        wc: WorkCompletion<'_>,
         events: &mut Vec<Event>,
     ) -> Outcome {
         let outcome = self.outcome(qp, wc, recv_reason, events);
@@ -351,8 +383,8 @@ impl Verbs {
 
     /// The outcome of a successful receive, whose message may have invalidated a key.
     #[inline]
-    fn after_invalidation(&mut self, qp: QpId, wc: &WorkCompletion) -> Outcome {
-        match wc.invalidated {
+    fn after_invalidation(&mut self, qp: QpId, wc: WorkCompletion<'_>) -> Outcome {
+        match wc.invalidated() {
             Some(key) if !self.invalidated_by_peer(qp, RemoteKey(key)) => {
                 self.refuse_invalidation(qp, key)
             }
@@ -361,14 +393,20 @@ impl Verbs {
     }
 
     #[cold]
-    fn on_received(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
+    fn on_received(
+        &mut self,
+        qp: QpId,
+        number: u64,
+        wc: WorkCompletion<'_>,
+        events: &mut Vec<Event>,
+    ) {
         let outcome = self.recv_outcome(qp, wc, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
         if let Some(item) = conn.recvs.get_mut(number) {
-            item.len = wc.len as usize;
-            item.invalidated = wc.invalidated.map(RemoteKey);
+            item.len = wc.len();
+            item.invalidated = wc.invalidated().map(RemoteKey);
         }
         conn.recvs.complete(number, outcome);
         while let Some((item, outcome)) = conn.recvs.pop() {
@@ -395,36 +433,58 @@ impl Verbs {
     }
 
     #[inline]
-    fn on_sent(&mut self, qp: QpId, number: u64, wc: &WorkCompletion, events: &mut Vec<Event>) {
+    fn on_sent(&mut self, qp: QpId, number: u64, wc: WorkCompletion<'_>, events: &mut Vec<Event>) {
         let outcome = self.outcome(qp, wc, send_reason, events);
         let Some(conn) = self.conns.get_mut(qp) else {
             return;
         };
         conn.sends.complete(number, outcome);
-        while conn.stuck.is_none()
-            && let Some((item, outcome)) = conn.sends.pop()
-        {
-            if let Err(error) = conn.close_kept(&item) {
-                conn.stuck = Some((item, outcome));
-                self.fail_own(qp, not_closed(&error));
-                return self.drained(qp);
-            }
-            let done = outcome.is_success();
+        if conn.stuck.is_some() {
+            return self.drained(qp);
+        }
+        while let Some((item, outcome)) = conn.sends.pop() {
             match item {
-                SendItem::Work { entries, .. } => conn.work = conn.work.saturating_sub(entries),
-                _ => conn.internal = conn.internal.saturating_sub(1),
-            }
-            match item {
-                SendItem::Bind(key) if done => {
-                    self.touched.extend(window_opened(&mut self.exposed, key));
+                SendItem::Work {
+                    tag,
+                    kind,
+                    buf,
+                    entries,
+                    keeps,
+                } => {
+                    if keeps && let Err(error) = conn.close_kept() {
+                        let item = SendItem::Work {
+                            tag,
+                            kind,
+                            buf,
+                            entries,
+                            keeps,
+                        };
+                        conn.stuck = Some((item, outcome));
+                        self.fail_own(qp, not_closed(&error));
+                        return self.drained(qp);
+                    }
+                    conn.work = conn.work.saturating_sub(entries);
+                    events.push(Event::Completion(Completion {
+                        qp,
+                        tag,
+                        kind,
+                        buf,
+                        outcome,
+                    }));
                 }
-                SendItem::Invalidate(key) if done => {
-                    self.touched.extend(window_closed(&mut self.exposed, key));
+                SendItem::Bind(key) => {
+                    conn.internal = conn.internal.saturating_sub(1);
+                    if outcome.is_success() {
+                        self.touched.extend(window_opened(&mut self.exposed, key));
+                    }
                 }
-                _ => {}
-            }
-            if let Some(event) = completion(qp, item, outcome) {
-                events.push(event);
+                SendItem::Invalidate(key) => {
+                    conn.internal = conn.internal.saturating_sub(1);
+                    if outcome.is_success() {
+                        self.touched.extend(window_closed(&mut self.exposed, key));
+                    }
+                }
+                SendItem::Internal => conn.internal = conn.internal.saturating_sub(1),
             }
         }
         self.drained(qp);
@@ -435,14 +495,14 @@ impl Verbs {
     fn outcome(
         &mut self,
         qp: QpId,
-        wc: &WorkCompletion,
+        wc: WorkCompletion<'_>,
         reason_of: impl FnOnce(u32, u32) -> Option<CloseReason>,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        if wc.status == status::SUCCESS {
+        if wc.status() == status::SUCCESS {
             return Outcome::Success;
         }
-        self.unsuccessful(qp, reason_of(wc.status, wc.vendor_error), events)
+        self.unsuccessful(qp, reason_of(wc.status(), wc.vendor_error()), events)
     }
 
     #[cold]

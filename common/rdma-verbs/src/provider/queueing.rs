@@ -16,7 +16,6 @@ use crate::link::Link;
 use crate::outstanding::{Kept, RecvItem, SendItem};
 use crate::siw;
 use crate::sys::{INLINE, MemoryRegion, Payload, Piece, Segment, SendOp, SendRequest};
-use crate::work_id::WorkId;
 
 /// The domain that a queue pair's memory is registered in.
 pub(super) fn domain_of<'a>(adapters: &'a [Option<Adapter>], link: &'a Link) -> Option<&'a Domain> {
@@ -40,9 +39,9 @@ impl Verbs {
             len: 0,
             invalidated: None,
         };
-        let number = conn.recvs.push(item, true);
+        let id = conn.recvs.push(item, true);
         if let (Some(link), Some(place)) = (&mut conn.link, place) {
-            chain_recv(link, qp, number, place);
+            chain_recv(link, id, place);
             // Together with requests that wait, and before them. Without any, it is posted at
             // once, because a message for it may be in flight already.
             if link.recv_chain.is_full() || !conn.listed {
@@ -88,8 +87,11 @@ impl Verbs {
         head: &Inline,
         invalidate: Option<RemoteKey>,
     ) -> Result<Posted, PostError> {
-        self.make_room(qp, 1);
-        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        let mut conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        if lacks_room(conn, 1) {
+            self.post_chain(qp);
+            conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        }
         check_entries(conn, 1)?;
         let link = conn.link.as_ref().ok_or(PostError::Closed)?;
         let (kind, body) = (WorkKind::Send, None);
@@ -123,8 +125,11 @@ impl Verbs {
         tag: Tag,
         answer: WriteAndSend,
     ) -> Result<(), PostError> {
-        self.make_room(qp, 2);
-        let conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        let mut conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        if lacks_room(conn, 2) {
+            self.post_chain(qp);
+            conn = self.conns.get_mut(qp).ok_or(PostError::Closed)?;
+        }
         check_entries(conn, 2)?;
         let link = conn.link.as_mut().ok_or(PostError::Closed)?;
         // On iWARP both may be signaled (see `chain`), and the head is not inline.
@@ -141,7 +146,7 @@ impl Verbs {
             entries: 2,
             keeps: false,
         };
-        let id = WorkId::of(qp, false, conn.sends.push(item, false));
+        let id = conn.sends.push(item, false);
         // The Write is never the last of a chain, so it completes only if it fails.
         link.send_chain.push(SendRequest {
             id,
@@ -156,7 +161,7 @@ impl Verbs {
             id,
             signalled: false,
             op: SendOp::Send {
-                payload: inline(&answer.head),
+                payload: Payload::Entry(&answer.head),
                 invalidate: answer.invalidate.map(|key| key.0),
                 solicited: false,
             },
@@ -201,9 +206,11 @@ impl Verbs {
     /// Makes room for `count` more requests in the chain.
     #[inline]
     pub(super) fn make_room(&mut self, qp: QpId, count: usize) {
-        let full = |link: &Link| link.send_chain.is_full_for(count);
-        let conn = self.conns.get(qp);
-        if conn.and_then(|conn| conn.link.as_ref()).is_some_and(full) {
+        if self
+            .conns
+            .get(qp)
+            .is_some_and(|conn| lacks_room(conn, count))
+        {
             self.post_chain(qp);
         }
     }
@@ -234,6 +241,13 @@ impl Verbs {
             self.fail(qp, CloseReason::failed("posting work requests", &error));
         }
     }
+}
+
+/// Whether its chain has no room for `count` more requests.
+#[inline]
+fn lacks_room(conn: &Conn, count: usize) -> bool {
+    let full = |link: &Link| link.send_chain.is_full_for(count);
+    conn.link.as_ref().is_some_and(full)
 }
 
 /// Adds a queue pair to those whose chains the next submit or poll posts.
@@ -333,10 +347,10 @@ fn local_segment(
     Ok(Some(segment).filter(|segment| segment.len > 0))
 }
 
-fn chain_recv(link: &mut Link, qp: QpId, number: u64, place: Segment) {
+fn chain_recv(link: &mut Link, id: u64, place: Segment) {
     // InfiniBand hardware interprets a length of 0 as 2 GiB.
     let place = Some(place).filter(|place| link.iwarp || place.len > 0);
-    link.recv_chain.push(WorkId::of(qp, true, number), place);
+    link.recv_chain.push(id, place);
 }
 
 /// Posts the receives that were queued before the queue pair was created.
@@ -345,14 +359,14 @@ pub(super) fn post_early_recvs(adapters: &[Option<Adapter>], conn: &mut Conn) ->
         return Ok(());
     };
     let domain = domain_of(adapters, link);
-    let places = conn.recvs.iter().map(|(number, item)| {
+    let places = conn.recvs.iter().map(|(id, item)| {
         let place = domain.and_then(|domain| domain.room(&item.buf));
-        Some((number, place?))
+        Some((id, place?))
     });
     let places: Option<Vec<(u64, Segment)>> = places.collect();
-    for (number, place) in places.ok_or(io::ErrorKind::NotFound)? {
+    for (id, place) in places.ok_or(io::ErrorKind::NotFound)? {
         if let Some(link) = &mut conn.link {
-            chain_recv(link, conn.id, number, place);
+            chain_recv(link, id, place);
         }
         let full = |link: &Link| link.recv_chain.is_full();
         if conn.link.as_ref().is_some_and(full) {
@@ -564,7 +578,7 @@ fn inline(head: &Inline) -> Payload<'_> {
 #[inline(always)]
 pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signalled: bool) {
     let alone = signalled && matches!(op, SendOp::Read { .. });
-    let number = conn.sends.push(item, alone);
+    let id = conn.sends.push(item, alone);
     if let Some(link) = &mut conn.link {
         // Linux siw passes pages of unsignaled work to TCP without a copy, where they stay
         // until the peer acknowledges them: long after a later completion reports that the
@@ -574,7 +588,7 @@ pub(super) fn chain(conn: &mut Conn, item: SendItem, mut op: SendOp<'_>, signall
             siw::in_two(&mut op);
         }
         link.send_chain.push(SendRequest {
-            id: WorkId::of(conn.id, false, number),
+            id,
             signalled: signalled || copied,
             op,
         });

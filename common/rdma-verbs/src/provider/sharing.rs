@@ -162,24 +162,24 @@ impl Verbs {
         &mut self,
         id: AdapterId,
         number: u64,
-        wc: &WorkCompletion,
+        wc: WorkCompletion<'_>,
         events: &mut Vec<Event>,
     ) {
         let Some(receives) = self.receives_of(id) else {
             return;
         };
-        let qp = receives.user(wc.qp);
+        let qp = receives.user(wc.qp());
         let item = receives.take(number);
         let (Some(qp), Some(mut item)) = (qp, item) else {
             tracing::error!(
-                qp = wc.qp,
+                qp = wc.qp(),
                 "shared receive completed for an unknown queue pair"
             );
             return;
         };
         let outcome = self.recv_outcome(qp, wc, events);
-        item.len = wc.len as usize;
-        item.invalidated = wc.invalidated.map(RemoteKey);
+        item.len = wc.len();
+        item.invalidated = wc.invalidated().map(RemoteKey);
         events.push(Event::Received(received(qp, item, outcome)));
     }
 

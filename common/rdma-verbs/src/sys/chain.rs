@@ -16,6 +16,9 @@ use super::{CmId, MemoryRegion, MemoryWindow, SharedReceiveQueue, check};
 /// Maximum inline data of a request in bytes.
 pub(crate) const INLINE: usize = 64;
 
+/// Bytes of a completion queue entry.
+const ENTRY: usize = 16;
+
 /// Maximum work requests of one chain.
 const CHAIN: usize = 32;
 
@@ -44,6 +47,8 @@ impl Segment {
 pub(crate) enum Payload<'a> {
     /// The first `len` bytes, copied into the request.
     Inline { bytes: &'a [u8; INLINE], len: u32 },
+    /// A completion queue entry, copied into the request.
+    Entry(&'a [u8; ENTRY]),
     /// In registered memory, in this order.
     Memory([Option<Segment>; 2]),
 }
@@ -321,6 +326,14 @@ fn place(
         Payload::Inline { bytes, len } => {
             // A copy of fixed size is cheap.
             *inline = *bytes;
+            raw.num_sge = put(segments, [inline_segment(len), None]);
+            ibv_send_flags::IBV_SEND_INLINE.0
+        }
+        Payload::Entry(bytes) => {
+            if let Some(room) = inline.first_chunk_mut() {
+                *room = *bytes;
+            }
+            let len = u32::try_from(bytes.len()).unwrap_or(0);
             raw.num_sge = put(segments, [inline_segment(len), None]);
             ibv_send_flags::IBV_SEND_INLINE.0
         }

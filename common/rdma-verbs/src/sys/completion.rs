@@ -205,21 +205,50 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// One completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkCompletion {
+/// One completion of a batch. Most of it is read only if the work failed.
+#[derive(Clone, Copy)]
+pub(crate) struct WorkCompletion<'a> {
+    raw: &'a ibv_wc,
+    /// Flags of a completion whose message invalidated a key.
+    with_key: libc::c_uint,
+}
+
+impl WorkCompletion<'_> {
     /// As posted.
-    pub(crate) id: u64,
+    #[inline]
+    pub(crate) fn id(self) -> u64 {
+        self.raw.wr_id
+    }
+
     /// A number of [`status`](super::status).
-    pub(crate) status: u32,
+    #[inline]
+    pub(crate) fn status(self) -> u32 {
+        self.raw.status
+    }
+
     /// Vendor specific error code.
-    pub(crate) vendor_error: u32,
+    pub(crate) fn vendor_error(self) -> u32 {
+        self.raw.vendor_err
+    }
+
     /// Length of a received message.
-    pub(crate) len: u32,
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        self.raw.byte_len as usize
+    }
+
     /// The key that a received message invalidated.
-    pub(crate) invalidated: Option<u32>,
+    #[inline]
+    pub(crate) fn invalidated(self) -> Option<u32> {
+        // SAFETY: both members of the union are 32-bit numbers.
+        let key = unsafe { self.raw.imm_data_invalidated_rkey_union.invalidated_rkey };
+        (self.raw.wc_flags & self.with_key != 0).then_some(key)
+    }
+
     /// Number of the queue pair.
-    pub(crate) qp: u32,
+    pub(crate) fn qp(self) -> u32 {
+        self.raw.qp_num
+    }
 }
 
 /// The kernel's own flag for a key that was invalidated, which the driver of
@@ -245,20 +274,11 @@ impl Batch {
     }
 
     /// The completions.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = WorkCompletion<'_>> {
         let with_key = self.with_key;
-        self.raw.iter().take(self.filled).map(move |raw| {
-            // SAFETY: both members of the union are 32-bit numbers.
-            let key = unsafe { raw.imm_data_invalidated_rkey_union.invalidated_rkey };
-            let invalidated = (raw.wc_flags & with_key != 0).then_some(key);
-            WorkCompletion {
-                id: raw.wr_id,
-                status: raw.status,
-                vendor_error: raw.vendor_err,
-                len: raw.byte_len,
-                invalidated,
-                qp: raw.qp_num,
-            }
-        })
+        let filled = self.raw.get(..self.filled).unwrap_or_default();
+        filled
+            .iter()
+            .map(move |raw| WorkCompletion { raw, with_key })
     }
 }

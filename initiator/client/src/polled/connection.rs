@@ -4,10 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use nvmeof_initiator_core::{Cid, Queue, Response, cm};
-use nvmeof_memory::{Pages, Pool, PoolLayout, Region};
+use nvmeof_memory::{Buf, Pages, Pool, PoolLayout, Region};
 use nvmeof_rdma::{
     Address, CloseReason, Completion, Event, Outcome, PrivateData, Provider, QpConfig, QpId,
-    QpOwner, Received, Tag,
+    QpOwner, Received, RemoteKey, Tag,
 };
 
 use super::association::Association;
@@ -373,13 +373,26 @@ impl Connection {
     }
 
     fn handle(&mut self, event: Event, done: &mut Vec<Done>) {
+        // Taken apart, because events are long.
         match event {
-            Event::Received(received) if received.qp == self.qp => {
-                self.on_received(received, done);
+            Event::Received(Received {
+                qp,
+                tag,
+                buf,
+                len,
+                invalidated,
+                outcome,
+                ..
+            }) if qp == self.qp && outcome.is_success() && self.is_up() => {
+                self.on_received(tag, buf, len, invalidated, done);
             }
-            Event::Completion(completion) if completion.qp == self.qp => {
-                self.on_completion(completion, done);
-            }
+            Event::Completion(Completion {
+                qp,
+                tag,
+                buf,
+                outcome,
+                ..
+            }) if qp == self.qp => self.on_completion(tag, buf, outcome, done),
             rare if rare.qp() == self.qp => self.handle_rare(rare, done),
             _ => {}
         }
@@ -421,17 +434,14 @@ impl Connection {
 
     /// A response. The receive is posted again immediately, so that there is one for each
     /// later command.
-    fn on_received(&mut self, received: Received, done: &mut Vec<Done>) {
-        if !received.outcome.is_success() || !self.is_up() {
-            return;
-        }
-        let Received {
-            tag,
-            buf,
-            len,
-            invalidated,
-            ..
-        } = received;
+    fn on_received(
+        &mut self,
+        tag: Tag,
+        buf: Buf,
+        len: usize,
+        invalidated: Option<RemoteKey>,
+        done: &mut Vec<Done>,
+    ) {
         let response = Response::parse(buf.get(..len).unwrap_or_default());
         if self.provider.post_recv(self.qp, tag, buf).is_err() {
             // Fails only while the queue pair is closing: Closed follows.
@@ -458,8 +468,14 @@ impl Connection {
     }
 
     /// The send of a command completed or failed.
-    fn on_completion(&mut self, completion: Completion, done: &mut Vec<Done>) {
-        let Ok(number) = u16::try_from(completion.tag.0) else {
+    fn on_completion(
+        &mut self,
+        tag: Tag,
+        buf: Option<Buf>,
+        outcome: Outcome,
+        done: &mut Vec<Done>,
+    ) {
+        let Ok(number) = u16::try_from(tag.0) else {
             return;
         };
         let cid = Cid(number);
@@ -468,11 +484,11 @@ impl Connection {
         };
         flight.sent = true;
         let answered = flight.completion.is_some();
-        if let Some(buf) = completion.buf {
+        if let Some(buf) = buf {
             let transfer = flight.transfer;
             self.transfers.give_back(transfer, buf);
         }
-        if let Outcome::Failed(reason) = completion.outcome {
+        if let Outcome::Failed(reason) = outcome {
             self.fail(LostCause::Network(*reason));
         } else if answered && self.is_up() {
             self.finish(cid, done);

@@ -93,6 +93,15 @@ impl Charged {
         self.buf.take()
     }
 
+    /// As [`end`](Self::end), and returns the buffer to its pool.
+    #[inline]
+    pub(super) fn discard(&mut self, account: Option<&Account>) {
+        if self.mark != Mark::NONE {
+            self.release(account);
+        }
+        self.buf = None;
+    }
+
     /// Out of line: with a single host there is nothing to release.
     #[inline(never)]
     fn release(&mut self, account: Option<&Account>) {

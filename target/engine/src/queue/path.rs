@@ -7,11 +7,13 @@
 //! (`fused`), Connect (`room`), authentication (`messages`, `computing`), Abort (`abort`), memory
 //! that is shared with the host (`in_place`).
 
+use std::time::Duration;
+
 use nvmeof_backend::{Done, RefusalReason, Request as StoreRequest, Submitted};
 use nvmeof_memory::Buf;
 use nvmeof_rdma::{
-    Completion, Inline, PostError, Posted, Provider, Received, RemoteKey, RemoteSlice,
-    Tag as RdmaTag, Work, WorkKind, WriteAndSend,
+    Inline, Outcome, PostError, Posted, Provider, RemoteKey, RemoteSlice, Tag as RdmaTag, Work,
+    WorkKind, WriteAndSend,
 };
 use nvmeof_target_core::{Action, Data, Event, Executed, IoKind, IoOp, Remote, Response};
 
@@ -24,10 +26,7 @@ use crate::tag::{SlotId, Tag};
 impl QueuePair {
     /// A receive completed.
     #[inline]
-    pub(crate) fn received(&mut self, received: Received, io: &mut Io<'_>) {
-        let Received {
-            buf, len, outcome, ..
-        } = received;
+    pub(crate) fn received(&mut self, buf: Buf, len: usize, outcome: &Outcome, io: &mut Io<'_>) {
         // After a failure the provider reports that the queue pair is closed.
         if !outcome.is_success() || self.state == State::Closing {
             return self.received_nothing(buf, io);
@@ -92,20 +91,28 @@ impl QueuePair {
     }
 
     /// Executes actions of the core until the command has to wait.
-    pub(super) fn perform(&mut self, slot: SlotId, mut action: Action, io: &mut Io<'_>) {
+    #[inline(always)]
+    pub(super) fn perform(&mut self, slot: SlotId, action: Action, io: &mut Io<'_>) {
+        // Fast path: an operation, after which the command is complete or waits.
+        let Action::Execute(mut op) = action else {
+            return self.perform_all(slot, action, io);
+        };
+        match self.execute_with_buffers(slot, &mut op, io) {
+            Some(Action::Respond(response)) => self.respond(slot, &response, io),
+            Some(next) => self.perform_all(slot, next, io),
+            None => {}
+        }
+    }
+
+    /// As [`perform`](Self::perform), for any action.
+    fn perform_all(&mut self, slot: SlotId, mut action: Action, io: &mut Io<'_>) {
         loop {
             action = match action {
-                Action::Respond(ref response) => return self.respond(slot, response, io),
-                Action::Execute(mut op) => {
-                    let has = self.read_in_place(slot, &op, io);
-                    if !has && !self.has_buffers(slot, &action, io) {
-                        return self.wait(slot, action);
-                    }
-                    match self.execute(slot, &mut op, io) {
-                        Some(next) => next,
-                        None => return,
-                    }
-                }
+                Action::Respond(response) => return self.respond(slot, &response, io),
+                Action::Execute(mut op) => match self.execute_with_buffers(slot, &mut op, io) {
+                    Some(next) => next,
+                    None => return,
+                },
                 Action::Pull { remote, .. } if !self.core.is_connected() => {
                     return self.pull_unconnected(slot, remote, io);
                 }
@@ -251,24 +258,26 @@ impl QueuePair {
 
     /// A send, write or read completed.
     #[inline]
-    pub(crate) fn completed(&mut self, completion: Completion, io: &mut Io<'_>) {
-        let slot = Tag::from_bits(completion.tag.0).slot;
-        if !completion.outcome.is_success() || self.state == State::Closing {
-            return self.returned(slot, completion.buf.is_some());
+    pub(crate) fn completed(
+        &mut self,
+        slot: SlotId,
+        kind: WorkKind,
+        buf: Option<Buf>,
+        outcome: &Outcome,
+        io: &mut Io<'_>,
+    ) {
+        if !outcome.is_success() || self.state == State::Closing {
+            return self.returned(slot, buf.is_some());
         }
-        match completion.kind {
+        match kind {
             WorkKind::Send => {
-                self.response_sent(slot, completion.buf.is_some(), io);
-                io.resources.buffers.put_back(completion.buf);
+                self.response_sent(slot, buf.is_some(), io);
+                io.resources.buffers.put_back(buf);
             }
-            WorkKind::Write if self.cold.transfers.is_empty() => {
-                self.pushed(slot, completion.buf, io);
-            }
-            WorkKind::Write => self.written(slot, completion.buf, io),
-            WorkKind::Read if self.cold.transfers.is_empty() => {
-                self.pulled(slot, completion.buf, io);
-            }
-            WorkKind::Read => self.read(slot, completion.buf, io),
+            WorkKind::Write if self.cold.transfers.is_empty() => self.pushed(slot, buf, io),
+            WorkKind::Write => self.written(slot, buf, io),
+            WorkKind::Read if self.cold.transfers.is_empty() => self.pulled(slot, buf, io),
+            WorkKind::Read => self.read(slot, buf, io),
         }
         self.settle(io);
     }
@@ -327,15 +336,25 @@ impl QueuePair {
         }
     }
 
-    /// Executes `op` on its backing store. Returns the next action if it completed at
-    /// once.
-    #[inline]
-    pub(super) fn execute(
+    /// Executes `op` when the command has the buffers for it. Returns the next action if it
+    /// completed at once.
+    fn execute_with_buffers(
         &mut self,
         slot: SlotId,
         op: &mut IoOp,
         io: &mut Io<'_>,
     ) -> Option<Action> {
+        if !self.read_in_place(slot, op, io) && !self.has_buffers(slot, &Action::Execute(*op), io) {
+            self.wait(slot, Action::Execute(*op));
+            return None;
+        }
+        self.execute(slot, op, io)
+    }
+
+    /// Executes `op` on its backing store. Returns the next action if it completed at
+    /// once.
+    #[inline]
+    fn execute(&mut self, slot: SlotId, op: &mut IoOp, io: &mut Io<'_>) -> Option<Action> {
         if op.kind == IoKind::Flush {
             self.flush_started(slot);
         }
@@ -458,13 +477,14 @@ impl QueuePair {
         };
         // The core borrows the request and the data beside it.
         let event = Event::Executed { outcome, data };
-        let action = self.core.step(io.now, request, event);
-        if lent == Lent::Piece
-            && !(io.resources.awaiting.is_empty() && self.awaiting.commands.is_empty())
-        {
+        let others_wait =
+            || !(io.resources.awaiting.is_empty() && self.awaiting.commands.is_empty());
+        if lent == Lent::Piece && others_wait() {
+            let action = self.core.step(io.now, request, event);
             command.pause(&action, account);
+            return Some(action);
         }
-        Some(action)
+        Some(self.core.step(io.now, request, event))
     }
 
     /// Sends the response to a command.
@@ -487,10 +507,14 @@ impl QueuePair {
             return;
         };
         if counted {
-            let took = io.now.saturating_sub(command.began);
+            // Most commands end in the iteration in which they begin.
+            let took = match command.began == io.now {
+                true => Duration::ZERO,
+                false => io.now.saturating_sub(command.began),
+            };
             self.core.count(&command.request, response, took);
         }
-        drop(command.spare.end(account));
+        command.spare.discard(account);
         command.on_wire = Some(io.now);
         let pieces = command.pieces();
         let capsule = command.capsule.take();
@@ -508,13 +532,13 @@ impl QueuePair {
         let data = data.filter(|data| !data.is_lent());
         match (response.push, data) {
             (Some(_), Some(local)) if !pieces.is_empty() => {
-                self.push_pieces(slot, local, pieces, *response, io);
+                self.push_pieces(slot, local, pieces, response.clone(), io);
             }
             (Some(remote), Some(local)) => {
                 let work = WriteAndSend {
                     local,
                     remote: slice(remote),
-                    head: head_of(response),
+                    head: response.cqe.to_bytes(),
                     invalidate: response.invalidate.map(RemoteKey),
                 };
                 let tag = self.tag(slot);
@@ -600,11 +624,8 @@ impl QueuePair {
                 max: buf.capacity(),
             });
         }
-        let (qp, tag) = (self.link.qp, self.tag(RECEIVE));
-        self.receives.post(buf, provider, shared, |provider, buf| {
-            let posted = provider.post_recv(qp, tag, buf);
-            posted.map_err(|refused| refused.why)
-        })
+        let own = (self.link.qp, self.tag(RECEIVE));
+        self.receives.post(own, buf, provider, shared)
     }
 
     /// The host has the data of the command in `slot`.

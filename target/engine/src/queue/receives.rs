@@ -8,7 +8,7 @@
 //! use those of others.
 
 use nvmeof_memory::Buf;
-use nvmeof_rdma::{PostError, Provider, SharedReceives, SrqId, Tag as RdmaTag};
+use nvmeof_rdma::{PostError, Provider, QpId, SharedReceives, SrqId, Tag as RdmaTag};
 
 use crate::tag::{NO_SLOT, SlotId, Tag};
 
@@ -212,18 +212,21 @@ impl Receives {
         }
     }
 
-    /// Posts a receive to the shared queue, or with `own` to a queue pair that has its
-    /// own.
+    /// Posts a receive to the shared queue, or with `tag` to the queue pair `qp` if it has
+    /// its own.
     #[inline]
     pub(crate) fn post(
         &self,
+        (qp, tag): (QpId, RdmaTag),
         buf: Buf,
         provider: &mut dyn Provider,
         shared: &mut SharedQueues,
-        own: impl FnOnce(&mut dyn Provider, Buf) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         match self {
-            Self::Own => own(provider, buf),
+            Self::Own => {
+                let posted = provider.post_recv(qp, tag, buf);
+                posted.map_err(|refused| refused.why)
+            }
             Self::Shared(share) => shared.post(share.at, buf, provider),
         }
     }

@@ -394,8 +394,8 @@ impl Command {
     /// overwrites it.
     fn clear(&mut self, account: Option<&Account>) {
         self.capsule = None;
-        drop(self.data.end(account));
-        drop(self.spare.end(account));
+        self.data.discard(account);
+        self.spare.discard(account);
         self.misaligned = false;
         self.lent = Lent::None;
         self.deferred = None;

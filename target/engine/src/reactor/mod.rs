@@ -26,7 +26,10 @@ use std::time::Duration;
 
 use nvmeof_backend::{BackingStores, BackingStoresError, Done};
 use nvmeof_memory::{ClassSpec, Classes, Pages, Region};
-use nvmeof_rdma::{Address, CloseReason, Event, ListenError, ListenerId, Provider, QpId, Steering};
+use nvmeof_rdma::{
+    Address, CloseReason, Completion, Event, ListenError, ListenerId, Provider, QpId, Received,
+    Steering,
+};
 use nvmeof_target_core::{FollowUps, Target};
 
 use crate::authentication::ComputeWorkers;
@@ -452,33 +455,44 @@ impl<S: BackingStores> Reactor<S> {
         now: Duration,
     ) -> Option<Event> {
         let (queues, mut io) = self.split(provider, now)?;
-        for event in events {
-            match event {
-                Event::Completion(completion) => {
-                    let tag = Tag::from_bits(completion.tag.0);
-                    if let Some(queue_pair) = queues.get(tag.queue) {
-                        queue_pair.completed(completion, &mut io);
+        loop {
+            // Queues get what they need of an event, which is long.
+            match events.next() {
+                Some(Event::Completion(Completion {
+                    tag,
+                    kind,
+                    buf,
+                    outcome,
+                    ..
+                })) => {
+                    let Tag { queue, slot } = Tag::from_bits(tag.0);
+                    if let Some(queue_pair) = queues.get(queue) {
+                        queue_pair.completed(slot, kind, buf, &outcome, &mut io);
                     }
                 }
-                Event::Received(received) => {
-                    let mut queue = Tag::from_bits(received.tag.0).queue;
+                Some(Event::Received(Received {
+                    qp,
+                    tag,
+                    buf,
+                    len,
+                    outcome,
+                    ..
+                })) => {
+                    let Tag { mut queue, slot } = Tag::from_bits(tag.0);
                     if queue == NO_SLOT {
-                        io.resources
-                            .shared
-                            .receive_completed(Tag::from_bits(received.tag.0).slot);
-                        let Some(drew) = queues.find(provider, received.qp) else {
+                        io.resources.shared.receive_completed(slot);
+                        let Some(drew) = queues.find(provider, qp) else {
                             continue;
                         };
                         queue = drew;
                     }
                     if let Some(queue_pair) = queues.get(queue) {
-                        queue_pair.received(received, &mut io);
+                        queue_pair.received(buf, len, &outcome, &mut io);
                     }
                 }
-                event => return Some(event),
+                event => return event,
             }
         }
-        None
     }
 
     #[cold]

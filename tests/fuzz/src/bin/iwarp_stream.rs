@@ -263,7 +263,7 @@ impl Side {
                 let reply = WriteAndSend {
                     local: buf,
                     remote,
-                    head: Inline::of([7; 16]),
+                    head: [7; 16],
                     invalidate: (script.byte() & 1 == 1).then_some(key),
                 };
                 if self.rdma.post_response(qp, tag, reply).is_ok() {
