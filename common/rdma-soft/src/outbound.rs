@@ -229,7 +229,7 @@ impl Outbound {
         self.freed.get_or_insert(self.done);
     }
 
-    /// The stream refers to sent memory for ever. That memory is never used again: its work
+    /// The stream never releases sent memory. That memory is never used again: its work
     /// returns without its buffers. Returns the number of these buffers.
     pub(crate) fn abandon(&mut self) -> usize {
         let freed = self.freed.unwrap_or(self.done);

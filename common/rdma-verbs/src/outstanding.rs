@@ -137,7 +137,7 @@ impl<T> Outstanding<T> {
         self.ids | number & NUMBER_MASK
     }
 
-    /// The place of a work request, by its ID or its number.
+    /// The index of a work request, by its ID or its number.
     fn index(&self, number: u64) -> Option<usize> {
         let index = number.wrapping_sub(self.first) & NUMBER_MASK;
         let index = usize::try_from(index).ok()?;

@@ -36,6 +36,7 @@ use crate::windows::{KeyMap, Withdrawn};
 use crate::work_id::MOST_QPS;
 use crate::{VerbsConfig, VerbsError, machine};
 use exposing::Exposure;
+use returning::Returning;
 
 /// RDMA over the devices of this machine.
 #[derive(Debug)]
@@ -45,9 +46,8 @@ pub struct Verbs {
     /// Exposed memory, by key.
     exposed: KeyMap<Exposure>,
     withdrawn: Withdrawn,
-    /// Withdrawn keys whose buffers have not returned, oldest first, and when their queue pairs
-    /// end.
-    returning: VecDeque<(Duration, RemoteKey)>,
+    /// Withdrawn keys, by deadline.
+    returning: VecDeque<Returning>,
     /// Keys of withdrawn buffers that the next poll looks at.
     touched: Vec<RemoteKey>,
     conns: Table,
@@ -458,7 +458,7 @@ impl Provider for Verbs {
         let conns = self.deadlines.first().map(|(deadline, _)| *deadline);
         let lingering = self.lingering.next_deadline();
         let lost = self.lost.iter().map(|(deadline, _)| *deadline);
-        let returning = self.returning.front().map(|(deadline, _)| *deadline);
+        let returning = self.returning.front().map(|one| one.deadline);
         // The next poll ends queue pairs.
         let ends = !self.ending.is_empty() || !self.leaving.is_empty();
         let has_more = ends || self.is_behind || !self.later.is_empty();

@@ -253,7 +253,7 @@ impl UringStores {
                 }
                 Ok(Submitted::Pending)
             }
-            // Not moved: an error is long.
+            // Not moved: an error is large.
             Ok(Submitted::Done(Ok(()))) => Ok(Submitted::Done(Ok(()))),
             ended => ended,
         }

@@ -62,7 +62,7 @@ pub enum Action {
     Close(CloseCause),
 }
 
-/// The response to a command. It is long, so it is not `Copy`.
+/// The response to a command. It is large, so it is not `Copy`.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// Destination of the data in the request's buffer: write its first `len` bytes by RDMA

@@ -454,7 +454,11 @@ impl Side {
     /// Submits and polls once; returns whether there was any progress.
     pub(super) fn poll_once(&mut self, now: Duration) -> bool {
         self.now = self.now.max(now);
-        let now = self.now;
+        self.poll_late(self.now)
+    }
+
+    /// Like a poll at `now`, which is not the time of later polls: the owner paused until then.
+    pub fn poll_late(&mut self, now: Duration) -> bool {
         let Some(provider) = &mut self.provider else {
             return false;
         };

@@ -139,7 +139,7 @@ impl Frames {
         })
     }
 
-    /// The stream refers to sent memory for ever.
+    /// The stream never releases sent memory.
     pub(super) fn abandon(&mut self) {
         self.kept.abandon(&mut self.arena);
         (self.front, self.used) = (0, 0);

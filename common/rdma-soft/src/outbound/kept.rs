@@ -102,8 +102,8 @@ impl Kept {
         done
     }
 
-    /// The stream refers to the arenas that it has not released for ever: they are never used
-    /// again. `arena` is the current one.
+    /// The stream never releases the arenas that it refers to now: they are not used again.
+    /// `arena` is the current one.
     #[cold]
     pub(super) fn abandon(&mut self, arena: &mut Vec<u8>) {
         if self.has_arena() {

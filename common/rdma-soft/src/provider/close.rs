@@ -79,7 +79,7 @@ impl<S: Streams> SoftRdma<S> {
         if conn.phase == Phase::Gone {
             return;
         }
-        // What is released before a reset was transmitted.
+        // What is released before a reset of this side counts as transmitted.
         self.reap_released(conn);
         if conn.outbound.is_kept() {
             return self.start_releasing(conn, events);

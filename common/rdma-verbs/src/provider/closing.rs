@@ -367,7 +367,7 @@ impl Verbs {
     }
 
     /// Processes passed deadlines.
-    pub(super) fn expire(&mut self) -> bool {
+    pub(super) fn expire(&mut self, events: &mut Vec<Event>) -> bool {
         let mut any = false;
         while let Some((deadline, qp)) = self.deadlines.first().copied() {
             if deadline > self.now {
@@ -377,7 +377,7 @@ impl Verbs {
             any = true;
             self.time_out(qp);
         }
-        any |= self.end_unreturned();
+        any |= self.end_unreturned(events);
         while let Some(cm) = self.lingering.take_due(self.now) {
             drop(cm);
         }

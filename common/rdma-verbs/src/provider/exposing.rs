@@ -474,9 +474,13 @@ impl Exposure {
     }
 }
 
-/// The local request to bind a window is complete. Returns the key if it is withdrawn.
-pub(super) fn window_opened(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> Option<RemoteKey> {
-    let exposure = exposed.get_mut(&key)?;
+/// The local request of `qp` to bind a window is complete. Returns the key if it is withdrawn.
+pub(super) fn window_opened(
+    exposed: &mut KeyMap<Exposure>,
+    qp: QpId,
+    key: RemoteKey,
+) -> Option<RemoteKey> {
+    let exposure = exposed.get_mut(&key).filter(|one| one.qp == qp)?;
     if let Access::Window { state, .. } = &mut exposure.access
         && *state == WindowState::Binding
     {
@@ -485,9 +489,13 @@ pub(super) fn window_opened(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> O
     exposure.withdrawn.then_some(key)
 }
 
-/// The local request to invalidate a window is complete. Returns the key.
-pub(super) fn window_closed(exposed: &mut KeyMap<Exposure>, key: RemoteKey) -> Option<RemoteKey> {
-    let exposure = exposed.get_mut(&key)?;
+/// The local request of `qp` to invalidate a window is complete. Returns the key.
+pub(super) fn window_closed(
+    exposed: &mut KeyMap<Exposure>,
+    qp: QpId,
+    key: RemoteKey,
+) -> Option<RemoteKey> {
+    let exposure = exposed.get_mut(&key).filter(|one| one.qp == qp)?;
     if let Access::Window { state, .. } = &mut exposure.access {
         *state = WindowState::Closed;
     }

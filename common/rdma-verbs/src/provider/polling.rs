@@ -55,7 +55,7 @@ impl Verbs {
         if !self.touched.is_empty() {
             self.return_touched(events);
         }
-        worked |= self.expire();
+        worked |= self.expire(events);
         worked |= self.end_some(events);
         worked || events.len() > before
     }
@@ -475,13 +475,15 @@ impl Verbs {
                 SendItem::Bind(key) => {
                     conn.internal = conn.internal.saturating_sub(1);
                     if outcome.is_success() {
-                        self.touched.extend(window_opened(&mut self.exposed, key));
+                        self.touched
+                            .extend(window_opened(&mut self.exposed, qp, key));
                     }
                 }
                 SendItem::Invalidate(key) => {
                     conn.internal = conn.internal.saturating_sub(1);
                     if outcome.is_success() {
-                        self.touched.extend(window_closed(&mut self.exposed, key));
+                        self.touched
+                            .extend(window_closed(&mut self.exposed, qp, key));
                     }
                 }
                 SendItem::Internal => conn.internal = conn.internal.saturating_sub(1),

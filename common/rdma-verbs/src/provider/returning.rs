@@ -11,9 +11,10 @@ use nvmeof_rdma::{Event, QpId, RemoteKey};
 use super::Verbs;
 use super::exposing::{Access, Exposure, TIMEOUT, WindowState};
 use super::queueing::{chain, list};
-use crate::conn::Phase;
+use crate::conn::{Phase, Table};
 use crate::outstanding::SendItem;
 use crate::sys::SendOp;
+use crate::windows::KeyMap;
 use crate::words::not_acknowledged;
 
 /// The kernel's default for [`VerbsConfig::ack_timeout`](crate::VerbsConfig)
@@ -21,6 +22,16 @@ use crate::words::not_acknowledged;
 const ACK_TIMEOUT: u8 = 19;
 /// The deadline until the next poll, which knows the time.
 const NOT_SET: Duration = Duration::MAX;
+
+/// A withdrawn key whose buffer has not returned.
+#[derive(Debug)]
+pub(super) struct Returning {
+    /// When its queue pair ends, unless its send queue made progress.
+    pub(super) deadline: Duration,
+    key: RemoteKey,
+    /// Number of returned requests of the send queue when the deadline was set.
+    progress: u64,
+}
 
 impl Verbs {
     /// The buffer of `key`, which is exposed, is withdrawn.
@@ -30,7 +41,11 @@ impl Verbs {
             exposure.withdrawn = true;
         }
         self.invalidate(key);
-        self.returning.push_back((NOT_SET, key));
+        self.returning.push_back(Returning {
+            deadline: NOT_SET,
+            key,
+            progress: 0,
+        });
         self.touched.push(key);
         self.is_behind = true;
     }
@@ -39,11 +54,7 @@ impl Verbs {
     /// and requests invalidations for which there was no entry.
     #[cold]
     pub(super) fn return_touched(&mut self, events: &mut Vec<Event>) {
-        let time = self.now + self.resend_time();
-        let newest = self.returning.iter_mut().rev();
-        for (deadline, _) in newest.take_while(|(deadline, _)| *deadline == NOT_SET) {
-            *deadline = time;
-        }
+        self.set_deadlines();
         let mut touched = std::mem::take(&mut self.touched);
         for key in touched.drain(..) {
             // Others returned already, and their key may be in use again.
@@ -65,6 +76,16 @@ impl Verbs {
         self.touched = touched;
     }
 
+    /// Sets the deadlines of keys that were withdrawn since the last poll.
+    fn set_deadlines(&mut self) {
+        let deadline = self.now + self.resend_time();
+        let newest = self.returning.iter_mut().rev();
+        for one in newest.take_while(|one| one.deadline == NOT_SET) {
+            one.deadline = deadline;
+            one.progress = progress(&self.exposed, &self.conns, one.key).map_or(0, |(_, it)| it);
+        }
+    }
+
     fn return_one(&mut self, key: RemoteKey, events: &mut Vec<Event>) {
         let Some(exposure) = self.exposed.remove(&key) else {
             return;
@@ -77,7 +98,7 @@ impl Verbs {
 
     /// Forgets the deadline of a key. It is mostly the first one.
     fn forget_deadline(&mut self, key: RemoteKey) {
-        let of = self.returning.iter().position(|(_, of)| *of == key);
+        let of = self.returning.iter().position(|one| one.key == key);
         of.and_then(|at| self.returning.remove(at));
     }
 
@@ -92,21 +113,35 @@ impl Verbs {
     }
 
     /// Ends queue pairs on which an invalidation takes too long: when such a queue pair is
-    /// destroyed, its peer can access nothing, whatever keys exist. Returns whether there were
-    /// any.
-    pub(super) fn end_unreturned(&mut self) -> bool {
-        let mut any = false;
-        while let Some((deadline, key)) = self.returning.front().copied() {
-            if deadline > self.now {
-                break;
-            }
-            self.returning.pop_front();
-            any = true;
-            if let Some(qp) = self.exposed.get(&key).map(|exposure| exposure.qp) {
-                self.fail(qp, not_acknowledged());
+    /// destroyed, its peer can access nothing, whatever keys exist. Each request before it in the
+    /// send queue has as much time. Returns whether the time of any has passed.
+    pub(super) fn end_unreturned(&mut self, events: &mut Vec<Event>) -> bool {
+        let now = self.now;
+        let is_due = |first: Option<&Returning>| first.is_some_and(|one| one.deadline <= now);
+        if !is_due(self.returning.front()) {
+            return false;
+        }
+        // After a long pause, a poll leaves completions, and those of the requests may be among
+        // them. Nothing is posted meanwhile, so there is an end of them.
+        while self.reap(events) {}
+        self.return_touched(events);
+        let deadline = now + self.resend_time();
+        while is_due(self.returning.front())
+            && let Some(one) = self.returning.pop_front()
+        {
+            match progress(&self.exposed, &self.conns, one.key) {
+                Some((qp, progress)) if progress == one.progress => {
+                    self.fail(qp, not_acknowledged());
+                }
+                Some((_, progress)) => self.returning.push_back(Returning {
+                    deadline,
+                    progress,
+                    ..one
+                }),
+                None => {}
             }
         }
-        any
+        true
     }
 
     /// Time for one retransmission by the device: the local request to invalidate a window
@@ -150,4 +185,10 @@ impl Verbs {
         }
         true
     }
+}
+
+/// The queue pair of an exposed key, and the number of returned requests of its send queue.
+fn progress(exposed: &KeyMap<Exposure>, conns: &Table, key: RemoteKey) -> Option<(QpId, u64)> {
+    let qp = exposed.get(&key)?.qp;
+    Some((qp, conns.get(qp)?.sends.returned()))
 }

@@ -50,8 +50,8 @@ pub struct ConnectionConfig {
 ///                 ├─────────────────────► Closing ──Closed──► Closed
 /// ```
 ///
-/// All calls in flight end with the same error when the queue pair is closed, not before:
-/// only then can the target not access their memory any more. If that takes longer than 10
+/// All calls with commands in flight end with the same error when the queue pair is closed, not
+/// before: only then can the target not access their memory any more. If that takes longer than 10
 /// seconds, because a target on the same machine is stopped, or its backing store is stalled
 /// with this memory, the calls end without their buffers.
 pub struct Connection {
@@ -373,7 +373,7 @@ impl Connection {
     }
 
     fn handle(&mut self, event: Event, done: &mut Vec<Done>) {
-        // Taken apart, because events are long.
+        // Taken apart, because events are large.
         match event {
             Event::Received(Received {
                 qp,

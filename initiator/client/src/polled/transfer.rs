@@ -128,7 +128,9 @@ impl Connection {
     /// [`poll`](Connection::poll) sends its commands.
     ///
     /// # Errors
-    /// [`SubmitError`] with the call, unchanged.
+    /// [`SubmitError`] with the call, unchanged. A call whose first command is refused while a
+    /// device may still access its buffer is accepted, and ends with an error when the buffer has
+    /// returned.
     pub fn submit(
         &mut self,
         call: Call,

@@ -456,7 +456,7 @@ impl<S: BackingStores> Reactor<S> {
     ) -> Option<Event> {
         let (queues, mut io) = self.split(provider, now)?;
         loop {
-            // Queues get what they need of an event, which is long.
+            // Queues get what they need of an event, which is large.
             match events.next() {
                 Some(Event::Completion(Completion {
                     tag,

@@ -437,7 +437,8 @@ fn queue_pair_is_destroyed_before_buffer_of_valid_key_returns() {
     let buf = rig[B].withdraw(slice.key);
     assert_eq!(nvmeof_verbs_standin::queue_pairs(&name), 0);
     nvmeof_rdma_conformance::check_pattern(&buf, 3);
-    let text = reason(&mut rig, link, B).to_string();
-    assert!(text.contains("does not acknowledge"), "{text}");
+    drop(buf);
+    // The peer's machine still reports that it disconnects.
+    assert_eq!(reason(&mut rig, link, B), CloseReason::Peer);
     rig.finish();
 }

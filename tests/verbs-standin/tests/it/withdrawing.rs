@@ -1,5 +1,5 @@
-//! Withdrawn buffers whose window a device still has to invalidate: nothing waits in place, and
-//! each buffer returns once, whatever happens to its connection meanwhile.
+//! Withdrawn buffers whose window a device still has to invalidate: nothing blocks, and each
+//! buffer returns once, whatever happens to its connection meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -161,6 +161,28 @@ fn withdrawal_after_long_sleep_has_its_time() {
         assert!(events.is_empty(), "{events:?}");
         assert!(provider.next_deadline().is_some_and(|until| until > late));
         check_pattern(&rig[A].returned(keys[0]), 0);
+        rig.assert_alive(link);
+    });
+}
+
+/// An owner that pauses for longer than the bound between polls, while requests wait for entries:
+/// the device has completed all that it has, and the connection stays.
+#[test]
+fn pauses_of_owner_do_not_end_connection() {
+    run(|rig, _| {
+        let config = QpConfig {
+            exposes: 1,
+            ..rig.config()
+        };
+        let link = rig.link_with(&config, &config);
+        let keys = expose(rig, link, 100);
+        withdraw(rig, &keys);
+        let mut now = rig.now();
+        for _ in 0..20 {
+            now += 2 * BOUND;
+            rig[A].poll_late(now);
+        }
+        assert_returned(rig, &keys);
         rig.assert_alive(link);
     });
 }
