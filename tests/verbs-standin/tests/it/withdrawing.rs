@@ -34,6 +34,16 @@ fn expose(rig: &mut Rig<'_>, link: Link, count: u64) -> Vec<RemoteKey> {
     (0..count).map(&mut expose).collect()
 }
 
+/// A connection whose send queue at A has fewer entries than there are keys: 100.
+fn more_keys_than_entries(rig: &mut Rig<'_>) -> (Link, Vec<RemoteKey>) {
+    let config = QpConfig {
+        exposes: 1,
+        ..rig.config()
+    };
+    let link = rig.link_with(&config, &config);
+    (link, expose(rig, link, 100))
+}
+
 /// Withdraws keys of A, whose buffers return later.
 fn withdraw(rig: &mut Rig<'_>, keys: &[RemoteKey]) {
     for key in keys {
@@ -88,12 +98,7 @@ fn withdraw_makes_no_call_of_device() {
 #[test]
 fn withdrawals_wait_for_entries_of_send_queue() {
     run(|rig, host| {
-        let config = QpConfig {
-            exposes: 1,
-            ..rig.config()
-        };
-        let link = rig.link_with(&config, &config);
-        let keys = expose(rig, link, 100);
+        let (link, keys) = more_keys_than_entries(rig);
         host.set("local_delay=20");
         let before = counters(&host.name).unwrap();
         withdraw(rig, &keys);
@@ -170,12 +175,7 @@ fn withdrawal_after_long_sleep_has_its_time() {
 #[test]
 fn pauses_of_owner_do_not_end_connection() {
     run(|rig, _| {
-        let config = QpConfig {
-            exposes: 1,
-            ..rig.config()
-        };
-        let link = rig.link_with(&config, &config);
-        let keys = expose(rig, link, 100);
+        let (link, keys) = more_keys_than_entries(rig);
         withdraw(rig, &keys);
         let mut now = rig.now();
         for _ in 0..20 {

@@ -13,11 +13,6 @@ fn keeping() -> (Raw, QpId) {
 }
 
 fn send(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
-    post(raw, qp, tag, body);
-    raw.poll_once();
-}
-
-fn post(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
     let body = body.then(|| raw.pool.take().unwrap());
     let work = Work::Send {
         head: Inline::new(b"head").unwrap(),
@@ -26,6 +21,7 @@ fn post(raw: &mut Raw, qp: QpId, tag: u64, body: bool) {
         solicited: false,
     };
     raw.provider.post(qp, Tag(tag), work).unwrap();
+    raw.poll_once();
 }
 
 /// Polls until the stream was reset: that is one poll, and looking for what it released is
